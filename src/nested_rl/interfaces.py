@@ -1,0 +1,345 @@
+"""Every seam of nested_rl on one page.
+
+Abstract base classes for the built-in parts. The loop never checks `isinstance`: a class of yours with the right methods,
+or a plain function for a reward, works as it is. Async where there is waiting. `nested_rl.testing` has a conformance
+suite for each seam.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from nested_rl.types import (
+    Checkpoint,
+    Completed,
+    Conversation,
+    Draft,
+    Episode,
+    EvalSet,
+    EvalSplit,
+    Grade,
+    Group,
+    Item,
+    Job,
+    JobResult,
+    JobSpec,
+    Message,
+    Metrics,
+    Need,
+    Outcome,
+    Scale,
+    Score,
+    Split,
+    Task,
+    ToolCall,
+    Transcript,
+    Turn,
+    UpdateReport,
+    Validation,
+)
+
+# ---------------------------------------------------------------- tasks
+
+
+class TaskFamily(ABC):
+    """A kind of task: what the agent reads, and the evaluation it never sees."""
+
+    name: str
+    held_out: bool = False
+
+    @abstractmethod
+    def tasks(self, split: Split = "train", *, seed: int = 0) -> Iterator[Task]:
+        """Endless tasks of one split; the same seed gives the same tasks."""
+
+    @abstractmethod
+    def key(self, prompt: str) -> str | None:
+        """The canonical form of a question of this family, or None if the text is not one."""
+
+    @abstractmethod
+    def eval_set(self, task: Task, split: EvalSplit, *, salt: str, n: int = 256) -> EvalSet:
+        """The evaluation of a task. Depends on (family, difficulty, split, salt, n) alone."""
+
+    @abstractmethod
+    def grade(self, item: Item, text: str) -> Grade:
+        """Exact, tolerant of harmless format, and says why an answer is wrong."""
+
+
+# ---------------------------------------------------------------- the agent
+
+
+class Policy(ABC):
+    """Something that can be asked for the next turn of a conversation, at one fixed version of its weights."""
+
+    version: int = 0
+    context_tokens: int = 0
+    """At most this many tokens of conversation. Small contexts get the brief guide."""
+
+    @abstractmethod
+    async def sample(
+        self,
+        conversation: Conversation,
+        *,
+        tools: Sequence[Mapping[str, object]],
+        max_tokens: int,
+        seed: int | None = None,
+    ) -> Turn:
+        """The next turn. Messages are rendered, Turns are taken as they were sampled, never rendered again."""
+
+
+@runtime_checkable
+class Lockstep(Protocol):
+    """Optional power of a policy: sample the turns of a whole group together, batched by member and never by arrival."""
+
+    def seats(self, n: int) -> Sequence[Seat]:
+        """One policy a member. A batch runs when every open seat is waiting; close a seat when its episode ends."""
+
+
+class Seat(Policy):
+    """One member's place in a lockstep group."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The episode is over; the others no longer wait for this seat."""
+
+
+class Renderer(ABC):
+    """Text to ids and back for one family of models."""
+
+    stop_ids: tuple[int, ...]
+
+    @abstractmethod
+    def render(self, conversation: Conversation, tools: Sequence[Mapping[str, object]] = ()) -> list[int]:
+        """Ids of the whole conversation, ready for the next assistant turn. Sampled turns keep their ids."""
+
+    @abstractmethod
+    def parse(self, ids: Sequence[int]) -> Message:
+        """The assistant message in sampled ids. A malformed call has `ToolCall.error` set."""
+
+
+class OuterTrainer(ABC):
+    """Owns the policy's weights."""
+
+    @abstractmethod
+    async def policy(self) -> Policy:
+        """A sampler pinned to the current weights. It stays valid, at its version, after later updates."""
+
+    @abstractmethod
+    async def update(self, groups: Sequence[Group]) -> UpdateReport:
+        """One step on these groups. The version advances by one, also when there was no signal."""
+
+    @abstractmethod
+    async def save(self, name: str) -> str:
+        """Write weights and optimiser under `name`; return a reference that `load` takes. All or nothing."""
+
+    @abstractmethod
+    async def load(self, ref: str) -> None:
+        """Become what was saved: weights, optimiser and version."""
+
+
+class Desk(ABC):
+    """What the harness lets the agent do: its workspace, the baselines, and handing in the job."""
+
+    task: Task
+
+    @abstractmethod
+    async def baselines(self) -> Mapping[str, float]:
+        """Untrained bases' scores on the dev split, two decimals."""
+
+    @abstractmethod
+    async def submit(self, files: Mapping[str, str]) -> Validation:
+        """Hand in the job. Valid: it is frozen and queued. Not valid: the attempt is used up."""
+
+    @abstractmethod
+    async def result(self) -> JobResult:
+        """Wait for the submitted job to be trained and scored."""
+
+    @abstractmethod
+    def guide(self, *, brief: bool) -> str:
+        """How to write a job, from the inner trainer."""
+
+
+class AgentHarness(ABC):
+    """Runs one episode: gives the policy its tools until a job is accepted or the caps are reached."""
+
+    @abstractmethod
+    async def run(self, task: Task, policy: Policy, desk: Desk, *, seed: int = 0) -> Transcript:
+        """One transcript. `seed` makes a sampling policy repeatable."""
+
+
+# ---------------------------------------------------------------- jobs and machines
+
+
+class InnerTrainer(ABC):
+    """Owns what a job is: the scale, the bases, the guide, the probe, the training."""
+
+    scale: Scale
+    bases: tuple[str, ...]
+
+    @abstractmethod
+    def guide(self, task: Task, *, brief: bool) -> str:
+        """What the agent reads about writing a job."""
+
+    @abstractmethod
+    def need(self, draft: Draft) -> Need:
+        """The machine this job needs. Only called on valid drafts."""
+
+    @abstractmethod
+    async def validate(self, draft: Draft) -> Validation:
+        """Static checks and the probe: runs the agent's code in a sandbox, within the limits."""
+
+    @abstractmethod
+    async def train(self, job: Job, machine: Machine) -> Checkpoint:
+        """Train on the machine. Raises AgentFault or InfraFault; which one is never decided by what the job printed."""
+
+
+class JobQueue(ABC):
+    """At-least-once delivery with leases: queued → running → done. Putting is idempotent by key; the first finish wins."""
+
+    @abstractmethod
+    async def put(self, spec: JobSpec, *, key: str) -> Job:
+        """Queue a job, or return the one that has this key already."""
+
+    @abstractmethod
+    async def lease(self, owner: str, *, ttl_s: float) -> Job | None:
+        """Claim the oldest queued job, or one whose lease ran out. None when there is nothing to do."""
+
+    @abstractmethod
+    async def heartbeat(self, job: Job, *, ttl_s: float) -> None:
+        """Renew a lease. Raises LeaseLost when another delivery has the job."""
+
+    @abstractmethod
+    async def finish(self, job: Job, result: JobResult) -> Job:
+        """Record the result. The first finish wins; a late one is logged and ignored. Returns the job as it stands."""
+
+    @abstractmethod
+    async def release(self, job: Job) -> Job:
+        """Give a delivery back after an infra fault. Queued again, or done with fault="infra" when deliveries ran out."""
+
+    @abstractmethod
+    async def wait(self, job_id: str) -> Job:
+        """Wait until the job is done."""
+
+    @abstractmethod
+    async def counts(self) -> Mapping[str, int]:
+        """Jobs by state."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of files and connections."""
+
+
+class Process(ABC):
+    """A program running on a machine, with lines going in and out."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """To its standard input."""
+
+    @abstractmethod
+    async def readline(self) -> bytes:
+        """One line of its standard output; b"" at the end."""
+
+    @abstractmethod
+    async def wait(self) -> int:
+        """Its exit status."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End it and everything it started."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it still runs."""
+
+
+class Machine(ABC):
+    """The only way to touch hardware: {local, SSH, Runpod, Ray} look the same from here."""
+
+    id: str
+    usd_per_hour: float = 0.0
+    root: str
+    """A folder on the machine that is this lease's own; emptied when the lease ends."""
+
+    @abstractmethod
+    async def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float | None = None
+    ) -> Completed:
+        """Run to the end. Past `timeout_s` it is killed with all its children and TimeoutError is raised."""
+
+    @abstractmethod
+    async def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        """Start and go on. The environment is only what is given, plus PATH and HOME."""
+
+    @abstractmethod
+    async def put(self, path: str, data: bytes) -> None:
+        """Write a file under `root`, all or nothing."""
+
+    @abstractmethod
+    async def get(self, path: str) -> bytes:
+        """Read a file under `root`."""
+
+    @abstractmethod
+    def forward(self, port: int) -> AbstractAsyncContextManager[int]:
+        """A local port that leads to `port` on the machine."""
+
+    @abstractmethod
+    async def resident(self, key: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        """A process kept warm for this machine under `key`, started on first use and killed on recycle."""
+
+
+class ComputeBackend(ABC):
+    """Where machines come from."""
+
+    @abstractmethod
+    def offers(self) -> Sequence[Need]:
+        """What its machines have. A job that no offer fits is refused before it is queued."""
+
+    @abstractmethod
+    def machine(self, need: Need) -> AbstractAsyncContextManager[Machine]:
+        """A machine for as long as the `async with` lasts; leaving gives it back, however it is left."""
+
+    @property
+    @abstractmethod
+    def max_machines(self) -> int:
+        """How many machines may be held at once."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give every machine back and end what was kept warm."""
+
+
+class Scorer(ABC):
+    """Asks a model the items of an evaluation. The answers stay on the controller."""
+
+    @abstractmethod
+    async def score(self, model: Checkpoint | str, eval_set: EvalSet, machine: Machine, *, seed: int = 0) -> Score:
+        """Score a checkpoint (with `eval_set.sampling`) or an untrained base by name (with `baseline_sampling`)."""
+
+
+# ---------------------------------------------------------------- reward and records
+
+RewardFn: TypeAlias = Callable[[Outcome], "float | Metrics | Awaitable[float | Metrics]"]
+"""Any callable: an Outcome to a finite float, or to named parts that are added up and shown one by one. Sync or async."""
+
+
+class Tracker(ABC):
+    """A side channel. It never hurts a run: what it raises is warned about once and dropped."""
+
+    @abstractmethod
+    def metrics(self, step: int, values: Metrics) -> None:
+        """One row a step."""
+
+    @abstractmethod
+    def episode(self, step: int, episode: Episode) -> None:
+        """One episode, after its reward is known."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Flush and let go."""
+
+
+Tool: TypeAlias = Callable[[ToolCall], Awaitable[str]]
