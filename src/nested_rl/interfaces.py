@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from nested_rl.types import (
@@ -143,6 +144,8 @@ class Desk(ABC):
     """What the harness lets the agent do: its workspace, the baselines, and handing in the job."""
 
     task: Task
+    workspace: Path | None = None
+    """The folder to work in; None: a temporary one that goes with the episode."""
 
     @abstractmethod
     async def baselines(self) -> Mapping[str, float]:

@@ -1,0 +1,121 @@
+"""The six tools of the agent, as schemas and as what they do. A wrong call is answered, never raised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from nested_rl.errors import UnknownName
+from nested_rl.harness.words import Words
+from nested_rl.harness.workspace import Workspace, WorkspaceError
+from nested_rl.interfaces import Desk
+from nested_rl.types import ToolCall
+
+README: Final = "README.md"
+"""How to write a job, put there by the harness; not part of the job."""
+
+_PATH = "Relative path in the workspace, such as job.toml"
+_TOOLS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "list_files": ("List the files in the workspace.", {}),
+    "read_file": ("Read a file.", {"path": _PATH}),
+    "write_file": (
+        "Make or replace a file. Folders are made as needed.",
+        {"path": _PATH, "content": "The whole new text of the file"},
+    ),
+    "edit_file": (
+        "Replace one piece of text in a file. It must be there exactly once.",
+        {"path": _PATH, "old": "The exact text to replace, with enough lines around it", "new": "What to put there"},
+    ),
+    "get_baseline_scores": ("Accuracy of each untrained model on this task.", {}),
+    "submit_job": (
+        "Hand in the job as it stands. A valid job ends the task; an invalid one costs an attempt and you are told why.",
+        {},
+    ),
+}
+
+
+def _schema(name: str, description: str, arguments: Mapping[str, str]) -> dict[str, object]:
+    properties = {argument: {"type": "string", "description": text} for argument, text in arguments.items()}
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(arguments),
+        "additionalProperties": False,
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
+
+
+SCHEMAS: Final[tuple[Mapping[str, object], ...]] = tuple(_schema(name, *about) for name, about in _TOOLS.items())
+"""JSON schemas in the form that chat templates and OpenAI-compatible servers take."""
+
+
+class Toolbox:
+    """The tools of one episode. Counts submissions, and remembers whether the baselines were asked for."""
+
+    def __init__(self, workspace: Workspace, desk: Desk, words: Words, *, max_attempts: int) -> None:
+        self.attempts = 0
+        self.accepted = False
+        self.asked_baselines = False
+        self._workspace = workspace
+        self._desk = desk
+        self._words = words
+        self._max_attempts = max_attempts
+
+    async def use(self, call: ToolCall) -> str:
+        """Do what was asked; the reply is what the agent reads. Faults of ours (disk, queue) are raised."""
+        wrong = _wrong(call)
+        if wrong:
+            return self._words.bad_call(wrong)
+        try:
+            return await self._do(call.name, call.arguments)
+        except WorkspaceError as error:
+            return self._words.refused(error)
+
+    async def _do(self, name: str, arguments: Mapping[str, str]) -> str:
+        workspace, words = self._workspace, self._words
+        match name:
+            case "list_files":
+                return words.listing(workspace.paths())
+            case "read_file":
+                return words.text(workspace.read(arguments["path"]))
+            case "write_file":
+                workspace.write(arguments["path"], arguments["content"])
+                return words.done(f"{arguments['path']} is written")
+            case "edit_file":
+                workspace.edit(arguments["path"], arguments["old"], arguments["new"])
+                return words.done(f"{arguments['path']} is changed")
+            case "get_baseline_scores":
+                self.asked_baselines = True
+                return words.accuracy(await self._desk.baselines())
+            case _:
+                return await self._submit()
+
+    async def _submit(self) -> str:
+        files = self._workspace.files()
+        files.pop(README, None)
+        self.attempts += 1
+        validation = await self._desk.submit(files)
+        self.accepted = validation.ok
+        return self._words.verdict(validation, attempts_left=self._max_attempts - self.attempts)
+
+
+def _wrong(call: ToolCall) -> str:
+    """What is wrong with a call; empty when nothing is."""
+    if call.error is not None:
+        return f"the call could not be read ({call.error}); call one tool with its arguments"
+    if call.name not in _TOOLS:
+        return str(UnknownName("tool", call.name[:80], _TOOLS))
+    wanted = _TOOLS[call.name][1]
+    takes = f"{call.name} takes {', '.join(wanted) or 'no arguments'}"
+    for argument in wanted:
+        if argument not in call.arguments:
+            return f"argument {argument!r} is missing; {takes}"
+    for argument, value in call.arguments.items():
+        if argument not in wanted:
+            return f"argument {argument[:80]!r} is not known; {takes}"
+        if not isinstance(value, str):
+            return f"argument {argument!r} must be a string; {takes}"
+    return ""
