@@ -1,0 +1,14 @@
+"""Trackers: side channels that never hurt a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nested_rl import lazy
+
+if TYPE_CHECKING:
+    from nested_rl.trackers.jsonl import JsonlTracker
+
+__all__ = ["JsonlTracker"]
+
+__getattr__ = lazy.names(__name__, {"JsonlTracker": "jsonl"})

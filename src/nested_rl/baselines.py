@@ -1,0 +1,77 @@
+"""Untrained scores, measured once per run, and the evaluation sets that they and every checkpoint are scored on.
+
+Pre and post use the same items and engine settings; baselines take more samples, since the best of several noisy numbers
+is biased upwards. The secret salt picks the items; neither it nor an answer leaves the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from nested_rl.episode import derived
+from nested_rl.errors import UnknownName
+from nested_rl.interfaces import ComputeBackend, Scorer, TaskFamily
+from nested_rl.rundir import RunDir
+from nested_rl.types import EvalSet, EvalSplit, JobSpec, Need, Score, Task
+
+N_ITEMS = 256
+
+
+class Baselines:
+    """The bases' scores for the tasks of a run: read from the run directory, measured when missing."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        families: Sequence[TaskFamily],
+        *,
+        bases: Sequence[str],
+        scorer: Scorer,
+        compute: ComputeBackend,
+        n: int = N_ITEMS,
+    ) -> None:
+        self._run = run
+        self._families = {f.name: f for f in families}
+        self._bases = bases
+        self._scorer = scorer
+        self._compute = compute
+        self._n = n
+        self._salt = run.salt
+        self._known = run.baselines()
+        self._sets: dict[tuple[str, int, EvalSplit], EvalSet] = {}
+        self._measuring = asyncio.Lock()
+
+    def eval_set(self, task: Task, split: EvalSplit) -> EvalSet:
+        """The evaluation of a task in this run."""
+        place = (task.family, task.difficulty, split)
+        if place not in self._sets:
+            if task.family not in self._families:
+                raise UnknownName("family", task.family, self._families)
+            family = self._families[task.family]
+            self._sets[place] = family.eval_set(task, split, salt=self._salt, n=self._n)
+        return self._sets[place]
+
+    def hidden_set(self, spec: JobSpec) -> EvalSet:
+        """What a job's checkpoint is scored on."""
+        return self.eval_set(spec.task, "hidden")
+
+    async def of(self, task: Task) -> Mapping[str, Mapping[str, Score]]:
+        """Split → base → score. The first caller measures; the others wait for it."""
+        key = f"{task.family}-k{task.difficulty}"
+        async with self._measuring:
+            if key not in self._known:
+                self._known[key] = await self._measure(task)
+                self._run.write_baselines(self._known)
+        return self._known[key]
+
+    async def _measure(self, task: Task) -> dict[str, dict[str, Score]]:
+        found: dict[str, dict[str, Score]] = {"hidden": {}, "dev": {}}
+        splits: tuple[EvalSplit, ...] = ("hidden", "dev")
+        async with self._compute.machine(Need()) as machine:
+            for split in splits:
+                for base in self._bases:
+                    items = self.eval_set(task, split)
+                    seed = derived("baseline", base, split)
+                    found[split][base] = await self._scorer.score(base, items, machine, seed=seed)
+        return found

@@ -1,0 +1,223 @@
+"""One episode: the desk the agent works at, and the way from a task to a reward.
+
+What the agent can learn here is bounded: untrained scores come from the dev split in two decimals; a submission answers
+only with the problems of its form; the hidden score goes to the reward and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+
+from attrs import define, field, frozen
+
+from nested_rl import rewards
+from nested_rl.clock import Clock
+from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, SupervisionError
+from nested_rl.interfaces import AgentHarness, ComputeBackend, Desk, InnerTrainer, JobQueue, Policy, RewardFn
+from nested_rl.jobs.folder import digest
+from nested_rl.types import (
+    Draft,
+    Episode,
+    Job,
+    JobResult,
+    JobSpec,
+    Outcome,
+    Score,
+    Task,
+    Transcript,
+    Validation,
+)
+
+
+def derived(*parts: object) -> int:
+    """A seed that depends on all the parts and nothing else.
+
+    >>> derived(0, "episode", 3) == derived(0, "episode", 3)
+    True
+    """
+    text = "/".join(str(p) for p in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+
+@frozen(kw_only=True)
+class Place:
+    """Which episode this is, and the seed all its randomness comes from."""
+
+    group: int
+    member: int
+    version: int
+    seed: int
+
+
+@define(kw_only=True)
+class Parts:
+    """What every episode of a run shares."""
+
+    harness: AgentHarness
+    inner: InnerTrainer
+    queue: JobQueue
+    compute: ComputeBackend
+    reward: RewardFn
+    clock: Clock
+    job_seeds: int
+    queued: set[str] = field(factory=set)
+    """Keys of jobs that some episode has put in the queue already: the next one reuses the result."""
+    valid: dict[str, Validation] = field(factory=dict)
+    """Accepted drafts by digest and family. A probe's verdict is a function of the bytes, so it is asked once."""
+    admit: Callable[[str, float], None] = lambda key, usd: None  # noqa: ARG005
+    """Reserves the worst case of a job before it is queued; raises BudgetExceeded."""
+
+
+class EpisodeDesk(Desk):
+    """What one agent may do: look at dev baselines, hand in, wait."""
+
+    def __init__(self, task: Task, place: Place, parts: Parts, *, dev: Mapping[str, Score]) -> None:
+        self.task = task
+        self.validations: list[Validation] = []
+        self.files: dict[int, Mapping[str, str]] = {}
+        self.asked_baselines = False
+        self.job: Job | None = None
+        self.reused = False
+        self._place = place
+        self._parts = parts
+        self._dev = dev
+
+    async def baselines(self) -> Mapping[str, float]:
+        self.asked_baselines = True
+        return {base: round(score.value, 2) for base, score in self._dev.items()}
+
+    def guide(self, *, brief: bool) -> str:
+        return self._parts.inner.guide(self.task, brief=brief)
+
+    async def submit(self, files: Mapping[str, str]) -> Validation:
+        files = dict(files)
+        draft = Draft(task=self.task, files=files)
+        known = f"{digest(files)}:{self.task.family}:{self.task.difficulty}"
+        validation = self._parts.valid.get(known) or await self._parts.inner.validate(draft)
+        if validation.ok:
+            self._parts.valid[known] = validation
+        self.validations.append(validation)
+        self.files[len(self.validations)] = files
+        if validation.ok:
+            await self._queue(draft, validation)
+        return validation
+
+    async def _queue(self, draft: Draft, validation: Validation) -> None:
+        seed = derived(self._place.seed, "job") % self._parts.job_seeds
+        spec = JobSpec(
+            task=self.task,
+            files=draft.files,
+            digest=digest(draft.files),
+            base=validation.base or "",
+            scale=self._parts.inner.scale,
+            seed=seed,
+            need=self._parts.inner.need(draft),
+            timeout_s=getattr(self._parts.inner, "timeout_s", 3600.0),
+        )
+        key = f"{self.task.family}-k{self.task.difficulty}-{spec.digest[:24]}-s{seed}"
+        self.reused = key in self._parts.queued
+        if not self.reused:
+            self._parts.admit(key, spec.timeout_s)
+            self._parts.queued.add(key)
+        self.job = await self._parts.queue.put(spec, key=key)
+
+    async def result(self) -> JobResult:
+        if self.job is None:
+            raise NestedRLError("no job was accepted, so there is no result to wait for")
+        job = await self._parts.queue.wait(self.job.id)
+        assert job.result is not None
+        return job.result
+
+
+@frozen(kw_only=True)
+class Told:
+    """One finished episode and the files of its attempts."""
+
+    episode: Episode
+    files: Mapping[int, Mapping[str, str]]
+
+
+async def run_episode(
+    task: Task,
+    policy: Policy,
+    place: Place,
+    parts: Parts,
+    *,
+    hidden: Mapping[str, Score],
+    dev: Mapping[str, Score],
+    deadline_s: float,
+    leave: Callable[[], None] = lambda: None,
+) -> Told:
+    """Task → transcript → job → result → reward. `leave` is called when the agent has said its last word.
+
+    A fault of ours on the way (the sampler, the probe, a machine) masks the episode; what the agent does wrong scores.
+    Only cancellation, a used-up budget, a dead background task and errors of the reward function come out as exceptions.
+    """
+    desk = EpisodeDesk(task, place, parts, dev=dev)
+    start_s = parts.clock.monotonic()
+    fault = ""
+    try:
+        async with asyncio.timeout(deadline_s):
+            transcript = await parts.harness.run(task, policy, desk, seed=derived(place.seed, "agent"))
+    except (RewardError, BudgetExceeded, SupervisionError):
+        raise
+    except Exception as error:  # noqa: BLE001  third-party policies raise anything; the episode is masked and says why
+        fault = f"{type(error).__name__}: {error}"
+        transcript = Transcript(conversation=(), end="infra")
+    finally:
+        leave()
+    agent_s = parts.clock.monotonic() - start_s
+    result = await desk.result() if desk.job is not None and not fault else None
+    outcome = _outcome(task, desk, transcript, result, hidden, fault)
+    masked = outcome.fault == "infra"
+    reward, named = (0.0, {}) if masked else await rewards.evaluate(parts.reward, outcome)
+    episode = Episode(
+        group=place.group,
+        member=place.member,
+        task=task,
+        version=place.version,
+        transcript=transcript,
+        outcome=outcome,
+        validations=tuple(desk.validations),
+        reward=reward,
+        parts=named,
+        masked=masked,
+        result=result,
+        job_key=desk.job.key if desk.job else "",
+        agent_s=agent_s,
+        agent_usd=sum(t.usage.usd for t in transcript.turns),
+    )
+    return Told(episode=episode, files=desk.files)
+
+
+def _outcome(
+    task: Task,
+    desk: EpisodeDesk,
+    transcript: Transcript,
+    result: JobResult | None,
+    hidden: Mapping[str, Score],
+    fault: str,
+) -> Outcome:
+    accepted = desk.validations[-1] if desk.validations and desk.validations[-1].ok else None
+    told = next((v.base for v in desk.validations if v.base), None)
+    return Outcome(
+        task=task,
+        valid=accepted is not None,
+        attempts=len(desk.validations),
+        base=accepted.base if accepted else None,
+        first_base=told,
+        advanced=bool(accepted and accepted.advanced),
+        families=accepted.families if accepted else (),
+        baselines=hidden,
+        post=result.post if result else None,
+        cost=result.cost if result else 0.0,
+        cost_limit=result.cost_limit if result else 0.0,
+        seconds=result.seconds if result else 0.0,
+        usd=result.usd if result else 0.0,
+        fault="infra" if fault else (result.fault if result else None),
+        error=fault or (result.error if result else ""),
+        asked_baselines=desk.asked_baselines or transcript.asked_baselines,
+        reused=desk.reused,
+    )

@@ -1,0 +1,217 @@
+"""Evaluation of a policy on fixed tasks, and the paired comparison of two.
+
+Both sides get the same tasks and the same seeds, so the difference is taken task by task; its interval is a bootstrap over
+tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import asdict, field, frozen
+
+from nested_rl.baselines import Baselines
+from nested_rl.episode import Parts, Place, derived, run_episode
+from nested_rl.errors import SettingsError
+from nested_rl.interfaces import Policy, TaskFamily
+from nested_rl.rundir import RunDir
+from nested_rl.types import JSON, Episode, Split, Task
+
+
+@frozen(kw_only=True)
+class EvalRow:
+    """One task of an evaluation. `quality` is the reward's part of that name (0 when the job was not valid)."""
+
+    task: str
+    family: str
+    reward: float
+    valid: bool
+    first_try: bool
+    quality: float
+    strongest: bool
+    own_family: bool
+    advanced: bool
+    asked_baselines: bool
+
+
+@frozen(kw_only=True)
+class Interval:
+    """A mean with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+@frozen(kw_only=True)
+class Comparison:
+    """This minus the other, on the tasks both have. Read `str(comparison)`."""
+
+    n: int
+    reward: Interval
+    valid: Interval
+    quality_given_valid: Interval
+    own_family_given_valid: Interval
+
+    def __str__(self) -> str:
+        return (
+            f"reward {self.reward} (n={self.n}, paired) · valid {self.valid} · quality given valid "
+            f"{self.quality_given_valid} · own family given valid {self.own_family_given_valid}"
+        )
+
+
+@frozen(kw_only=True)
+class EvalReport:
+    """How one policy did. Masked episodes are left out of `rows` and counted."""
+
+    policy: str
+    version: int
+    split: str
+    seed: int
+    masked: int = 0
+    rows: tuple[EvalRow, ...] = field(default=(), repr=False)
+
+    @property
+    def reward(self) -> float:
+        """Mean reward."""
+        return _mean([r.reward for r in self.rows])
+
+    @property
+    def valid(self) -> float:
+        """Share of episodes with a valid job."""
+        return _mean([float(r.valid) for r in self.rows])
+
+    def given_valid(self, name: str) -> float:
+        """Mean of a field of the rows whose job was valid; NaN when there is none."""
+        return _mean([float(getattr(r, name)) for r in self.rows if r.valid])
+
+    def compare(self, other: EvalReport) -> Comparison:
+        """Paired difference to another report on the same tasks and seeds."""
+        theirs = {r.task: r for r in other.rows}
+        pairs = [(r, theirs[r.task]) for r in self.rows if r.task in theirs]
+        if not pairs or self.seed != other.seed or self.split != other.split:
+            raise SettingsError("these evaluations share no tasks: evaluate both with the same families, n and seed")
+        return Comparison(
+            n=len(pairs),
+            reward=_bootstrap(pairs, lambda rows: _mean([r.reward for r in rows])),
+            valid=_bootstrap(pairs, lambda rows: _mean([float(r.valid) for r in rows])),
+            quality_given_valid=_bootstrap(pairs, lambda rows: _mean([r.quality for r in rows if r.valid])),
+            own_family_given_valid=_bootstrap(
+                pairs, lambda rows: _mean([float(r.own_family) for r in rows if r.valid])
+            ),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.policy}: reward {self.reward:.3f}, valid {self.valid:.2f}, quality given valid "
+            f"{self.given_valid('quality'):.3f}, own family {self.given_valid('own_family'):.2f} (n={len(self.rows)})"
+        )
+
+    def to_json(self) -> dict[str, JSON]:
+        """Plain data, with the means a reader looks for first."""
+        means = {"reward": self.reward, "valid": self.valid}
+        return {**means, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JSON]) -> EvalReport:
+        """What `to_json` wrote."""
+        rows = tuple(EvalRow(**row) for row in data["rows"])
+        names = ("policy", "version", "split", "seed", "masked")
+        return cls(rows=rows, **{name: data[name] for name in names})
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _bootstrap(
+    pairs: Sequence[tuple[EvalRow, EvalRow]], statistic: Callable[[Sequence[EvalRow]], float], *, draws: int = 2000
+) -> Interval:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+
+    def difference(chosen: Sequence[tuple[EvalRow, EvalRow]]) -> float:
+        return statistic([a for a, _ in chosen]) - statistic([b for _, b in chosen])
+
+    picks = rng.integers(0, len(pairs), (draws, len(pairs)))
+    found = [difference([pairs[i] for i in row]) for row in picks]
+    kept = [x for x in found if not math.isnan(x)]
+    low, high = (float(x) for x in np.percentile(kept, [2.5, 97.5])) if kept else (math.nan, math.nan)
+    return Interval(value=difference(pairs), low=low, high=high)
+
+
+def eval_tasks(families: Sequence[TaskFamily], split: Split, *, n: int, seed: int) -> list[Task]:
+    """`n` tasks, the families in turn; always the same for the same arguments."""
+    streams = [family.tasks(split, seed=seed) for family in families]
+    return [next(stream) for stream in itertools.islice(itertools.cycle(streams), n)]
+
+
+async def evaluate(
+    families: Sequence[TaskFamily],
+    policy: Policy,
+    *,
+    name: str,
+    label: str,
+    split: Split,
+    n: int,
+    seed: int,
+    run: RunDir,
+    parts: Parts,
+    baselines: Baselines,
+    deadline_s: float,
+) -> EvalReport:
+    """One episode a task, all at once; recorded under evals/<name>/. What is there already is not done again."""
+    done = run.evals().get(name)
+    if done is not None:
+        return EvalReport.from_json(done)
+    tasks = eval_tasks(families, split, n=n, seed=seed)
+    scores = [await baselines.of(task) for task in tasks]
+    under = f"evals/{name}/episodes"
+    lockstep = getattr(policy, "seats", None)
+    seats: Sequence[Policy] = lockstep(len(tasks)) if lockstep else [policy] * len(tasks)
+
+    async def one(index: int) -> Episode:
+        place = Place(group=index, member=0, version=policy.version, seed=derived("eval", seed, tasks[index].id, index))
+        told = await run_episode(
+            tasks[index],
+            seats[index],
+            place,
+            parts,
+            hidden=scores[index]["hidden"],
+            dev=scores[index]["dev"],
+            deadline_s=deadline_s,
+            leave=getattr(seats[index], "close", lambda: None),
+        )
+        run.write_episode(told.episode, files=told.files, under=under)
+        return told.episode
+
+    episodes = await asyncio.gather(*(one(i) for i in range(len(tasks))))
+    rows = tuple(_row(i, e) for i, e in enumerate(episodes) if not e.masked)
+    masked = len(episodes) - len(rows)
+    report = EvalReport(policy=label, version=policy.version, split=split, seed=seed, masked=masked, rows=rows)
+    run.write_eval(name, report.to_json())
+    return report
+
+
+def _row(index: int, episode: Episode) -> EvalRow:
+    outcome = episode.outcome
+    best = max(outcome.baselines, key=lambda b: outcome.baselines[b].value, default=None)
+    return EvalRow(
+        task=f"{index}:{episode.task.id}",
+        family=episode.task.family,
+        reward=episode.reward,
+        valid=outcome.valid,
+        first_try=outcome.valid and outcome.attempts == 1,
+        quality=float(episode.parts.get("quality", 0.0)),
+        strongest=outcome.valid and outcome.base == best,
+        own_family=episode.task.family in outcome.families,
+        advanced=outcome.advanced,
+        asked_baselines=outcome.asked_baselines,
+    )

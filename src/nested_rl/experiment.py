@@ -1,0 +1,386 @@
+"""Experiment: composes the parts, runs them, evaluates what came out.
+
+Every part that is not given is the local one: real models, real RL, a real hidden evaluation, on this computer's CPU.
+Async inside, a sync door outside; Ctrl-C and SIGTERM unwind everything and give every machine back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from nested_rl import sync
+from nested_rl.baselines import Baselines
+from nested_rl.clock import Clock, SystemClock
+from nested_rl.describe import describe
+from nested_rl.episode import Parts
+from nested_rl.errors import SettingsError
+from nested_rl.evaluation import EvalReport, evaluate
+from nested_rl.interfaces import (
+    AgentHarness,
+    ComputeBackend,
+    InnerTrainer,
+    JobQueue,
+    OuterTrainer,
+    RewardFn,
+    Scorer,
+    TaskFamily,
+    Tracker,
+)
+from nested_rl.loop import Loop, Schedule, best_version
+from nested_rl.meter import Meter
+from nested_rl.rewards import UpliftReward
+from nested_rl.run import Run
+from nested_rl.rundir import RunDir
+from nested_rl.types import JSON, Budget, Episode
+from nested_rl.worker import Workers
+
+PILOT = ("calc_chain", "string_pipeline", "dispatch")
+MAY_CHANGE = ("steps", "eval_every", "budget", "nested_rl")
+"""What may differ when a run is gone on with: more steps, a larger budget, a newer version of the package."""
+
+Watcher = Callable[[str, Mapping[str, JSON]], None]
+
+
+@define(kw_only=True)
+class _Open:
+    """The parts of one running experiment, opened."""
+
+    run: RunDir
+    trainer: OuterTrainer
+    parts: Parts
+    baselines: Baselines
+    meter: Meter
+    workers: Workers
+
+
+@frozen(kw_only=True)
+class Experiment:
+    """What to run. Swap any part; `run()` on the defaults needs no account, no GPU and no download.
+
+    >>> exp = Experiment()                                   # doctest: +SKIP
+    >>> exp.run(steps=25, out="runs/pilot")                  # doctest: +SKIP
+    """
+
+    tasks: Sequence[TaskFamily] | None = None
+    trainer: OuterTrainer | None = None
+    harness: AgentHarness | None = None
+    inner: InnerTrainer | None = None
+    queue: JobQueue | None = None
+    compute: ComputeBackend | None = None
+    scorer: Scorer | None = None
+    reward: RewardFn | None = None
+    trackers: Sequence[Tracker] = ()
+    budget: Budget | None = None
+    clock: Clock = field(factory=SystemClock)
+
+    # -- running
+
+    def run(
+        self,
+        steps: int = 25,
+        *,
+        groups_per_step: int = 4,
+        group_size: int = 8,
+        max_steps_off_policy: int = 1,
+        order: Literal["index", "ready"] | None = None,
+        stale: Literal["keep", "drop"] = "keep",
+        job_seeds: int = 2,
+        eval_every: int | None = None,
+        seed: int = 0,
+        out: str | os.PathLike[str] | None = None,
+        eval_salt_from: str | os.PathLike[str] | None = None,
+        quiet: bool = False,
+    ) -> Run:
+        """Run, or go on with what is in `out`; on a finished run, just return it.
+
+        `max_steps_off_policy` is K: groups are sampled at most K versions before they are trained on. `eval_every=N` runs 24
+        validation tasks every N versions (0: never; default 5 on local machines, never on rented ones). `job_seeds` bounds
+        how many distinct seeds identical jobs get: an identical job with the same seed is not run twice. `eval_salt_from`
+        takes the hidden evaluation of another run, which makes the two comparable.
+        """
+        return sync.run(
+            self.run_async(
+                steps,
+                groups_per_step=groups_per_step,
+                group_size=group_size,
+                max_steps_off_policy=max_steps_off_policy,
+                order=order,
+                stale=stale,
+                job_seeds=job_seeds,
+                eval_every=eval_every,
+                seed=seed,
+                out=out,
+                eval_salt_from=eval_salt_from,
+                quiet=quiet,
+            )
+        )
+
+    async def run_async(
+        self,
+        steps: int = 25,
+        *,
+        groups_per_step: int = 4,
+        group_size: int = 8,
+        max_steps_off_policy: int = 1,
+        order: Literal["index", "ready"] | None = None,
+        stale: Literal["keep", "drop"] = "keep",
+        job_seeds: int = 2,
+        eval_every: int | None = None,
+        seed: int = 0,
+        out: str | os.PathLike[str] | None = None,
+        eval_salt_from: str | os.PathLike[str] | None = None,
+        quiet: bool = False,
+    ) -> Run:
+        """The same, inside a running event loop."""
+        local = self.compute is None or not getattr(self.compute, "usd_per_hour", 0.0)
+        schedule = Schedule(
+            steps=_at_least("steps", steps, 1),
+            groups_per_step=_at_least("groups_per_step", groups_per_step, 1),
+            group_size=_at_least("group_size", group_size, 2),
+            max_steps_off_policy=_at_least("max_steps_off_policy", max_steps_off_policy, 0),
+            order=_one_of("order", order or ("index" if local else "ready"), ("index", "ready")),
+            stale=_one_of("stale", stale, ("keep", "drop")),
+            eval_every=eval_every if eval_every is not None else (5 if local else 0),
+            seed=seed,
+        )
+        families = self._families(training=True)
+        asked = self._asked(schedule, families, job_seeds=_at_least("job_seeds", job_seeds, 1))
+        salt = RunDir.open(eval_salt_from).salt if eval_salt_from is not None else None
+        run = RunDir.create(Path(out or "runs/latest"), asked, may_change=MAY_CHANGE, salt=salt)
+        with contextlib.closing(run):
+            if not _finished(run, schedule):
+                await self._run(run, schedule, families, job_seeds, quiet=quiet)
+        return Run(run.path)
+
+    async def _run(
+        self, run: RunDir, schedule: Schedule, families: Sequence[TaskFamily], job_seeds: int, *, quiet: bool
+    ) -> None:
+        from nested_rl.report.live import Live
+        from nested_rl.report.page import summary, write_report
+        from nested_rl.trackers.guard import guarded
+
+        live = Live(schedule.steps, mode="quiet" if quiet else "auto", done_steps=tuple(run.metrics()))
+        trackers = guarded(self.trackers)
+
+        def on_row(step: int, row: Mapping[str, float], episodes: Sequence[Episode]) -> None:
+            live.on_metrics(row)
+            trackers.metrics(step, row)
+            for episode in episodes:
+                trackers.episode(step, episode)
+
+        run.journal.append({"t": self.clock.now(), "event": "run.started"}, sync=True)
+        with contextlib.closing(trackers), live:
+            async with self._open(run, families, job_seeds, watch=live.on_event) as opened:
+                loop = Loop(
+                    run=run,
+                    families=families,
+                    trainer=opened.trainer,
+                    parts=opened.parts,
+                    baselines=opened.baselines,
+                    meter=opened.meter,
+                    schedule=schedule,
+                    clock=self.clock,
+                    workers_failed=opened.workers.failed,
+                    on_event=live.on_event,
+                    on_row=on_row,
+                )
+                await loop.run()
+            run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
+        write_report(run)
+        if not quiet:
+            print(summary(run))  # noqa: T201  the summary is what a script's user waits for
+
+    # -- evaluating
+
+    def evaluate(
+        self,
+        tasks: Sequence[TaskFamily],
+        *,
+        policy: str = "RUN@best",
+        n: int = 96,
+        seed: int = 0,
+        out: str | os.PathLike[str] | None = None,
+    ) -> EvalReport:
+        """Evaluate a policy of a run on `n` test tasks of these families, held-out ones welcome.
+
+        `policy` is `RUN@STEP`, `RUN@best`, `RUN@initial` or `RUN` (its last version), where RUN is a run directory, or the
+        word RUN together with `out=`. The result is kept in RUN/evals/ and not computed twice. `.compare(other)` pairs two.
+        """
+        return sync.run(self.evaluate_async(tasks, policy=policy, n=n, seed=seed, out=out))
+
+    async def evaluate_async(
+        self,
+        tasks: Sequence[TaskFamily],
+        *,
+        policy: str = "RUN@best",
+        n: int = 96,
+        seed: int = 0,
+        out: str | os.PathLike[str] | None = None,
+    ) -> EvalReport:
+        """The same, inside a running event loop."""
+        path, _, which = policy.partition("@")
+        if path == "RUN":
+            path = str(out or "runs/latest")
+        run = RunDir.open(path)
+        run.own()
+        with contextlib.closing(run):
+            refs = {int(e["version"]): str(e["ref"]) for e in run.events("checkpoint", "step.done")}
+            version = _version(run, which, refs)
+            families = self._families(given=tasks)
+            job_seeds = int(run.spec.get("job_seeds", 2))
+            name = f"{'-'.join(f.name for f in families)}-v{version:05d}-n{n}-s{seed}"
+            async with self._open(run, families, job_seeds, watch=lambda event, fields: None) as opened:  # noqa: ARG005
+                await opened.trainer.load(refs[version])
+                return await opened.workers.supervise(
+                    evaluate(
+                        families,
+                        await opened.trainer.policy(),
+                        name=name,
+                        label=f"{path}@{which or version}",
+                        split="test",
+                        n=_at_least("n", n, 1),
+                        seed=seed,
+                        run=run,
+                        parts=opened.parts,
+                        baselines=opened.baselines,
+                        deadline_s=Schedule().deadline_s,
+                    )
+                )
+
+    # -- the parts
+
+    @contextlib.asynccontextmanager
+    async def _open(
+        self, run: RunDir, families: Sequence[TaskFamily], job_seeds: int, *, watch: Watcher
+    ) -> AsyncIterator[_Open]:
+        """Every part, opened for one run and let go of at the end, however it ends."""
+        from nested_rl.compute.local import LocalCompute
+        from nested_rl.harness.agent import ToolHarness
+        from nested_rl.inner.nano import NanoInnerTrainer
+        from nested_rl.queues.sqlite import SqliteQueue
+        from nested_rl.scorers.nano import NanoScorer
+        from nested_rl.trainers.nano import NanoTrainer
+
+        trainer = self.trainer or NanoTrainer()
+        inner = self.inner or NanoInnerTrainer()
+        scorer = self.scorer or NanoScorer()
+        compute = self.compute or LocalCompute()
+        queue = self.queue or SqliteQueue(run.path / "queue.sqlite", clock=self.clock)
+        for part, what in ((trainer, run.path / "checkpoints"), (scorer, families), (inner, families)):
+            bind = getattr(part, "bind", None)
+            if bind is not None:
+                bind(what)
+        meter = Meter(self.budget or Budget(), clock=self.clock, write=run.costs_log.append, rows=run.costs())
+        hourly = float(getattr(compute, "usd_per_hour", 0.0))
+        parts = Parts(
+            harness=self.harness or ToolHarness(),
+            inner=inner,
+            queue=queue,
+            compute=compute,
+            reward=self.reward or UpliftReward(),
+            clock=self.clock,
+            job_seeds=job_seeds,
+            admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
+        )
+        baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute)
+
+        def on_event(event: str, fields: Mapping[str, JSON]) -> None:
+            run.journal.append({"t": self.clock.now(), "event": event, **fields})
+            if event == "job.done":
+                meter.settle(str(fields["key"]), float(fields["usd"]), kind="job", seconds=fields["seconds"])
+            watch(event, fields)
+
+        workers = Workers(
+            queue=queue,
+            compute=compute,
+            inner=inner,
+            scorer=scorer,
+            eval_set=baselines.hidden_set,
+            clock=self.clock,
+            on_event=on_event,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            for part in (queue, compute, inner, scorer, trainer):
+                close = getattr(part, "close", None)
+                if close is not None:
+                    stack.push_async_callback(close)
+            await stack.enter_async_context(workers)
+            yield _Open(run=run, trainer=trainer, parts=parts, baselines=baselines, meter=meter, workers=workers)
+
+    def _families(self, *, given: Sequence[TaskFamily] | None = None, training: bool = False) -> tuple[TaskFamily, ...]:
+        """The families, at the scale of the inner trainer. Held-out ones are never trained on."""
+        from nested_rl import tasks
+
+        chosen = given if given is not None else (self.tasks or tasks.load(*PILOT))
+        scale = self.inner.scale if self.inner else "nano"
+        families = tuple(f.at(scale) if hasattr(f, "at") else f for f in chosen)
+        if not families:
+            raise SettingsError("no task families given: pass tasks=nrl.tasks.load('calc_chain', …)")
+        held_out = [f.name for f in families if f.held_out]
+        if training and held_out:
+            raise SettingsError(
+                f"{', '.join(held_out)} is held out and never trained on; evaluate on it with Experiment.evaluate"
+            )
+        return families
+
+    def _asked(self, schedule: Schedule, families: Sequence[TaskFamily], *, job_seeds: int) -> dict[str, JSON]:
+        from nested_rl import __version__
+
+        parts = {
+            name: describe(part)
+            for name in ("trainer", "harness", "inner", "compute", "scorer", "reward")
+            if (part := getattr(self, name)) is not None
+        }
+        fields = (
+            "steps",
+            "groups_per_step",
+            "group_size",
+            "max_steps_off_policy",
+            "order",
+            "stale",
+            "eval_every",
+            "seed",
+        )
+        return {
+            "nested_rl": __version__,
+            **{name: getattr(schedule, name) for name in fields},
+            "job_seeds": job_seeds,
+            "tasks": [f.name for f in families],
+            "parts": parts,
+            "budget": describe(self.budget) if self.budget else None,
+        }
+
+
+def _finished(run: RunDir, schedule: Schedule) -> bool:
+    """Every step done and the end recorded."""
+    steps = sum(1 for _ in run.events("step.done"))
+    return steps >= schedule.steps and any(True for _ in run.events("run.finished"))
+
+
+def _version(run: RunDir, which: str, refs: Mapping[int, str]) -> int:
+    """What follows the @ of a policy's name."""
+    named = {"best": best_version(run), "initial": 0, "": max(refs, default=0)}
+    version = named.get(which, int(which) if re.fullmatch(r"\d+", which) else -1)
+    if version not in refs:
+        known = f"0 to {max(refs)}" if refs else "none yet"
+        raise SettingsError(f"{run.path} has no version {which!r}; use best, initial or a step (saved: {known})")
+    return version
+
+
+def _at_least(name: str, value: int, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise SettingsError(f"{name} must be a whole number of at least {low}, not {value!r}")
+    return value
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> JSON:
+    if value not in choices:
+        raise SettingsError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value

@@ -1,0 +1,53 @@
+"""A run as a script sees it: its curves, its episodes, its report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nested_rl.rundir import RunDir
+from nested_rl.types import Episode
+
+
+class Run:
+    """A run directory, to read. `print(run)` says in a paragraph what happened.
+
+    >>> run = Run("runs/pilot")                                    # doctest: +SKIP
+    >>> [row["reward/mean"] for row in run.metrics]                # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._dir = RunDir.open(self.path)
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """One row a step; the keys are listed in docs/run-directory.md."""
+        return self._dir.metrics()
+
+    @property
+    def episodes(self) -> Iterator[Episode]:
+        """Every finished episode, by group and member, read one by one."""
+        return self._dir.episodes()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step that was asked for is done."""
+        return self._dir.finished
+
+    @property
+    def report(self) -> Path:
+        """The report page, written now if it is not there."""
+        from nested_rl.report.page import write_report
+
+        path = self.path / "report.html"
+        return path if path.exists() else write_report(self._dir)
+
+    def __str__(self) -> str:
+        from nested_rl.report.page import summary
+
+        return summary(self._dir)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, steps={len(self.metrics)})"

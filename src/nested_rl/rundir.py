@@ -1,0 +1,342 @@
+"""The run directory: everything a reader may want is a file they can open (docs/run-directory.md names each).
+
+Files appear by atomic rename. The journal is append-only and synced to disk before the side effect it announces; a torn
+last line (kill -9, full disk) is dropped when the run is opened again. One process owns a run at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import tomli_w
+
+from nested_rl import serialize
+from nested_rl.errors import RunDirError, RunMismatch, SettingsError
+from nested_rl.types import JSON, Episode, JobResult, Message, Outcome, Score, Task, Transcript, Turn, Validation
+
+Baselines = Mapping[str, Mapping[str, Mapping[str, Score]]]
+"""task key → split ("hidden" or "dev") → base → score."""
+
+
+@contextlib.contextmanager
+def _plainly(path: Path) -> Iterator[None]:
+    """Say which file could not be read or written, and why, in one sentence."""
+    try:
+        yield
+    except RunDirError:
+        raise
+    except OSError as error:
+        raise RunDirError(f"{path}: {error.strerror or error}; nothing that was recorded before is lost") from error
+
+
+def write_atomic(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o644) -> None:
+    """Make `path` hold `data`, all or nothing. The temporary name is unique, in the same folder."""
+    with _plainly(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+class Log:
+    """An append-only file of JSON lines. `sync` makes a line durable before `append` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def append(self, row: Mapping[str, JSON], *, sync: bool = False) -> None:
+        """One line, written in one call."""
+        line = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        with _plainly(self.path):
+            if self._file is None:
+                self._mend()
+                self._file = self.path.open("ab", buffering=0)
+            start = os.fstat(self._file.fileno()).st_size
+            try:
+                if self._file.write(line) != len(line):
+                    raise OSError(28, "No space left on device")
+                if sync:
+                    os.fsync(self._file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(start)
+                raise
+
+    def rows(self) -> Iterator[dict[str, JSON]]:
+        """Every whole line; a torn last one is not a row."""
+        if not self.path.exists():
+            return
+        with _plainly(self.path), self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise RunDirError(f"{self.path}, line {number}: not JSON ({error})") from error
+
+    def _mend(self) -> None:
+        """Cut off a torn last line, so that the next one starts at a line start."""
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            with self.path.open("r+b") as file:
+                file.truncate(data.rfind(b"\n") + 1)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class RunDir:
+    """One run on disk. `open` reads; `create` also owns (one process at a time)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal = Log(path / "journal.jsonl")
+        self.costs_log = Log(path / "costs.jsonl")
+        self.metrics_log = Log(path / "metrics.jsonl")
+        self._lock: int | None = None
+
+    # -- opening
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDir:
+        """An existing run, to read. Raises SettingsError if there is none."""
+        run = cls(Path(path))
+        if not (run.path / "run.toml").is_file():
+            raise SettingsError(f"{run.path} is not a run directory: it has no run.toml")
+        return run
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        asked: Mapping[str, JSON],
+        *,
+        may_change: tuple[str, ...] = (),
+        salt: str | None = None,
+    ) -> RunDir:
+        """Start a run, or go on with the one that is there if it is the same experiment.
+
+        `asked` is what run.toml records. Fields in `may_change` may differ from an earlier part of the run (more steps, a
+        larger budget); any other difference raises RunMismatch and names the fields. `salt` makes two runs comparable.
+        """
+        run = cls(Path(path))
+        with _plainly(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+        run.own()
+        asked = json.loads(json.dumps(asked))
+        try:
+            if (run.path / "run.toml").is_file():
+                run._same_experiment(asked, may_change)
+            elif any(p.name not in ("lock", "secret") and not p.name.startswith(".") for p in run.path.iterdir()):
+                raise SettingsError(f"{run.path} is not empty and not a run directory; choose another `out`")
+            if not (run.path / "secret" / "salt").exists():
+                (run.path / "secret").mkdir(mode=0o700, exist_ok=True)
+                text = salt or secrets.token_hex(16)
+                write_atomic(run.path / "secret" / "salt", text.encode(), sync=True, mode=0o600)
+            write_atomic(run.path / "run.toml", tomli_w.dumps(_without_none(asked)).encode(), sync=True)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def own(self) -> None:
+        """Take the run for this process, until `close`."""
+        with _plainly(self.path / "lock"):
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            self._lock = None
+            raise SettingsError(
+                f"another process is running in {self.path}; wait for it or choose another `out`"
+            ) from None
+
+    def _same_experiment(self, asked: Mapping[str, JSON], may_change: tuple[str, ...]) -> None:
+        old, new = self.spec, _without_none(asked)
+        fields = sorted(k for k in old.keys() | new.keys() if k not in may_change and old.get(k) != new.get(k))
+        if fields:
+            lines = "; ".join(f"{k}: was {old.get(k)!r}, now {new.get(k)!r}" for k in fields)
+            raise RunMismatch(f"{self.path} holds another experiment ({lines}); choose another `out` or delete it")
+
+    def close(self) -> None:
+        """Flush, and let another process have the run."""
+        for log in (self.journal, self.costs_log, self.metrics_log):
+            log.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- what was asked, what happened
+
+    @property
+    def spec(self) -> dict[str, JSON]:
+        """run.toml."""
+        with _plainly(self.path / "run.toml"), (self.path / "run.toml").open("rb") as file:
+            return tomllib.load(file)
+
+    @property
+    def salt(self) -> str:
+        """The secret that picks the evaluation items. Never shown, never given to a sandbox."""
+        with _plainly(self.path / "secret" / "salt"):
+            return (self.path / "secret" / "salt").read_text(encoding="utf-8").strip()
+
+    def events(self, *names: str) -> Iterator[dict[str, JSON]]:
+        """Journal rows, all or those of some names."""
+        return (row for row in self.journal.rows() if not names or row.get("event") in names)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """One row a step, in order."""
+        return list(self.metrics_log.rows())
+
+    def costs(self) -> list[dict[str, JSON]]:
+        """The ledger, each id once."""
+        return list({str(row["id"]): row for row in self.costs_log.rows()}.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step that was asked for is done."""
+        return len(self.metrics()) >= int(self.spec.get("steps", 0))
+
+    def rewrite_metrics(self, rows: list[dict[str, float]]) -> None:
+        """Make metrics.jsonl agree with the journal, which is the truth."""
+        self.metrics_log.close()
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        write_atomic(self.metrics_log.path, text.encode())
+
+    # -- baselines
+
+    def baselines(self) -> dict[str, dict[str, dict[str, Score]]]:
+        """task key → split → base → score, measured once per run."""
+        path = self.path / "baselines.json"
+        if not path.exists():
+            return {}
+        with _plainly(path):
+            return serialize.loads(path.read_bytes(), dict[str, dict[str, dict[str, Score]]])
+
+    def write_baselines(self, baselines: Baselines) -> None:
+        """Record them."""
+        write_atomic(self.path / "baselines.json", serialize.dumps(baselines).encode(), sync=True)
+
+    # -- episodes
+
+    def episode_dir(self, group: int, member: int, *, under: str = "episodes") -> Path:
+        """Where one episode lives. `under` is "episodes", or "evals/<name>/episodes"."""
+        return self.path / under / f"{group:05d}-{member}"
+
+    def write_episode(
+        self, episode: Episode, *, files: Mapping[int, Mapping[str, str]], under: str = "episodes"
+    ) -> None:
+        """Write an episode, reward.json last: it exists exactly when the episode is whole. `files` by attempt."""
+        root = self.episode_dir(episode.group, episode.member, under=under)
+        lines = "".join(serialize.dumps(part) + "\n" for part in episode.transcript.conversation)
+        write_atomic(root / "transcript.jsonl", lines.encode())
+        for attempt, validation in enumerate(episode.validations, 1):
+            folder = root / "attempts" / str(attempt)
+            write_atomic(folder / "validation.json", serialize.dumps(validation).encode())
+            for name, text in files.get(attempt, {}).items():
+                write_atomic(folder / "files" / name, text.encode())
+        if episode.result is not None:
+            for name, text in files.get(len(episode.validations), {}).items():
+                write_atomic(root / "jobs" / "1" / "job" / name, text.encode())
+            write_atomic(root / "jobs" / "1" / "result.json", serialize.dumps(episode.result).encode())
+        write_atomic(root / "reward.json", json.dumps(_summary(episode), allow_nan=False).encode(), sync=True)
+
+    def read_episode(self, group: int, member: int, *, under: str = "episodes") -> Episode | None:
+        """A whole episode, or None if it was never finished."""
+        return _read_episode(self.episode_dir(group, member, under=under))
+
+    def episodes(self, *, under: str = "episodes") -> Iterator[Episode]:
+        """Every whole episode, by group and member."""
+        for root in sorted((self.path / under).glob("*-*")):
+            episode = _read_episode(root)
+            if episode is not None:
+                yield episode
+
+    # -- evaluations
+
+    def evals(self) -> dict[str, dict[str, JSON]]:
+        """Reports of the evaluations done so far, by name."""
+        found = sorted((self.path / "evals").glob("*/report.json"))
+        return {path.parent.name: json.loads(path.read_bytes()) for path in found}
+
+    def write_eval(self, name: str, report: Mapping[str, JSON]) -> None:
+        """Record one evaluation."""
+        write_atomic(self.path / "evals" / name / "report.json", json.dumps(report, indent=1).encode(), sync=True)
+
+
+def _without_none(value: JSON) -> JSON:
+    """TOML has no null: a missing key says the same."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _summary(episode: Episode) -> dict[str, JSON]:
+    """Everything of an episode that has no file of its own."""
+    return {
+        "group": episode.group,
+        "member": episode.member,
+        "version": episode.version,
+        "task": serialize.to_json(episode.task),
+        "outcome": serialize.to_json(episode.outcome),
+        "reward": episode.reward,
+        "parts": dict(episode.parts),
+        "masked": episode.masked,
+        "job_key": episode.job_key,
+        "agent_s": episode.agent_s,
+        "agent_usd": episode.agent_usd,
+        "transcript": {
+            "end": episode.transcript.end,
+            "truncated": episode.transcript.truncated,
+            "asked_baselines": episode.transcript.asked_baselines,
+        },
+    }
+
+
+def _read_episode(root: Path) -> Episode | None:
+    path = root / "reward.json"
+    if not path.is_file():
+        return None
+    with _plainly(path):
+        row = json.loads(path.read_bytes())
+        lines = (root / "transcript.jsonl").read_bytes().splitlines()
+        attempts = sorted((root / "attempts").glob("*/validation.json"), key=lambda p: int(p.parent.name))
+        validations = tuple(serialize.loads(p.read_bytes(), Validation) for p in attempts)
+        result_path = root / "jobs" / "1" / "result.json"
+        result = serialize.loads(result_path.read_bytes(), JobResult) if result_path.exists() else None
+    conversation = tuple(serialize.loads(line, Message | Turn) for line in lines)
+    return Episode(
+        **{k: row[k] for k in ("group", "member", "version", "reward", "parts", "masked", "job_key")},
+        agent_s=row["agent_s"],
+        agent_usd=row["agent_usd"],
+        task=serialize.from_json(row["task"], Task),
+        transcript=Transcript(conversation=conversation, **row["transcript"]),
+        outcome=serialize.from_json(row["outcome"], Outcome),
+        validations=validations,
+        result=result,
+    )
