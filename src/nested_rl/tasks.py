@@ -1,0 +1,83 @@
+"""Task families: what an agent can be asked to teach a small model.
+
+A family is a folder with three files: `task.toml` (title, difficulty, ...), `prompt.md` (what the agent reads, a jinja
+template) and `family.py` with a class `Family`. The built-in six are such folders; a path to one of yours loads the same way:
+
+>>> [family.name for family in load("calc_chain", "triage")]
+['calc_chain', 'triage']
+
+The easiest way to write one is `ChainFamily`: say how a program (start state and k operations) is drawn, what one operation
+does, and how a question is spelled and read back; splits, evaluations, grading and tasks follow. `examples/03_custom_family`
+is a complete one. `Family` may also be any other subclass of `nested_rl.interfaces.TaskFamily`; it is called with its `Card`.
+
+Every question has a canonical key, and its bucket, `bucket(family, key)`, decides for ever where it may be used:
+0 is the hidden evaluation, 1 the dev evaluation, 2 to 7 are for training.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from nested_rl.cards import Card, Level, home
+from nested_rl.chains import ChainFamily, Program, bucket
+from nested_rl.errors import SettingsError, UnknownName
+from nested_rl.interfaces import TaskFamily
+from nested_rl.types import Scale
+
+__all__ = ["Card", "ChainFamily", "Level", "Program", "bucket", "load", "names"]
+
+
+def names() -> tuple[str, ...]:
+    """The built-in families.
+
+    >>> names()
+    ('calc_chain', 'dispatch', 'ledger', 'multi_hop', 'string_pipeline', 'triage')
+    """
+    return tuple(sorted(path.parent.name for path in home().glob("*/task.toml")))
+
+
+def load(*families: str | Path, scale: Scale = "full") -> tuple[TaskFamily, ...]:
+    """Families by name or by the path of a folder, at one scale. All built-in ones when none is named."""
+    return tuple(_load(_folder(family), scale) for family in families or names())
+
+
+def _folder(family: str | Path) -> Path:
+    if str(family) in names():
+        return home() / str(family)
+    folder = Path(family).expanduser().resolve()
+    if (folder / "task.toml").is_file() and (folder / "family.py").is_file():
+        return folder
+    if isinstance(family, Path) or "/" in str(family):
+        raise SettingsError(f"{folder} is not a family: it needs task.toml and family.py")
+    raise UnknownName("family", family, names())
+
+
+@functools.cache
+def _load(folder: Path, scale: Scale) -> TaskFamily:
+    card = Card.read(folder).at(scale)
+    made = getattr(_module(folder), "Family", None)
+    if not callable(made):
+        raise SettingsError(f"{folder / 'family.py'} has no class `Family`")
+    return cast(TaskFamily, made(card))
+
+
+@functools.cache
+def _module(folder: Path) -> ModuleType:
+    name = f"nested_rl_family_{folder.name}_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, folder / "family.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # classes defined in it look themselves up here
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
