@@ -78,7 +78,8 @@ class VirtualClock:
             if task.done() or not self._sleepers:
                 await asyncio.sleep(0)
                 continue
-            self._time, _, wake = heapq.heappop(self._sleepers)
-            if not wake.done():
+            time_s, _, wake = heapq.heappop(self._sleepers)
+            if not wake.done():  # a cancelled sleeper moves nothing
+                self._time = time_s
                 wake.set_result(None)
         return await task

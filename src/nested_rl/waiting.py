@@ -1,0 +1,49 @@
+"""Two ways to wait: at most so long, and to the end whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from nested_rl.clock import Clock
+
+T = TypeVar("T")
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns, or TimeoutError after `seconds` on `clock`. Either way nothing of it is left running.
+
+    >>> from nested_rl.clock import VirtualClock
+    >>> clock = VirtualClock()
+    >>> asyncio.run(clock.run(within(clock, 5, clock.sleep(9))))
+    Traceback (most recent call last):
+    TimeoutError: not done after 5 s
+    """
+    task = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise TimeoutError(f"not done after {seconds:g} s")
+    finally:
+        task.cancel()
+        timer.cancel()
+        await asyncio.gather(task, timer, return_exceptions=True)
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. A cancellation meanwhile is not lost, but raised when `work` has ended: for giving things back."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not complain that nobody did
+        raise cancelled
+    return task.result()
