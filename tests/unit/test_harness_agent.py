@@ -305,7 +305,7 @@ async def test_a_link_in_the_folder_is_refused_and_does_not_cost_an_attempt(tmp_
     transcript = await run(Script(SUBMIT, context_tokens=256), desk, max_turns=1)
     assert said(transcript)[-1] == replies.BAD_PATH
     assert desk.submitted == []
-    assert [p.name for p in tmp_path.iterdir()] == ["own"]  # noqa: ASYNC240 - a test may wait for the disk
+    assert [p.name for p in tmp_path.iterdir()] == ["own"]
 
 
 async def test_faults_of_ours_are_raised():
