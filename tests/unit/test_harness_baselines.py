@@ -12,6 +12,7 @@ from nested_rl.policies.baselines import RandomPolicy, TemplatePolicy
 from nested_rl.types import Problem, Task, Validation
 
 TASK = Task(id="t", family="multi_hop", difficulty=3, brief="task multi_hop k 3")
+GOOD = Validation(ok=True)
 BAD = Validation(ok=False, problems=(Problem(code="c", where="w", message="m"),))
 
 
@@ -36,7 +37,7 @@ class Desk1(Desk):
         return ""
 
 
-async def jobs(policy, *, seed=0, verdicts=(Validation(ok=True),)):
+async def jobs(policy, *, seed=0, verdicts=(GOOD,)):
     desk = Desk1(*verdicts)
     transcript = await ToolHarness().run(TASK, policy, desk, seed=seed)
     assert all(turn.ids is None for turn in transcript.turns)
