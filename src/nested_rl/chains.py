@@ -147,7 +147,9 @@ class ChainFamily(TaskFamily):
                 return family.spell(program)
         return None
 
-    def programs(self, rng: random.Random, k: int, buckets: Sequence[int]) -> Iterator[tuple[str, Program]]:
+    def programs(
+        self, rng: random.Random, k: int, buckets: Sequence[int] = TRAINING_BUCKETS
+    ) -> Iterator[tuple[str, Program]]:
         """Endless (key, program) from some buckets; not unique. SettingsError when there seem to be none."""
         misses = 0
         while misses < _TRIES_PER_ITEM:
@@ -165,7 +167,7 @@ class ChainFamily(TaskFamily):
         a, b = (self.difficulty, self.difficulty) if k is None else (k, k) if isinstance(k, int) else k
         if not low <= a <= b <= high:
             raise SettingsError(f"{self.name}: k must lie in {low}..{high}, not {k!r}")
-        streams = {length: self.programs(rng, length, TRAINING_BUCKETS) for length in range(a, b + 1)}
+        streams = {length: self.programs(rng, length) for length in range(a, b + 1)}
         return [self._item(*next(streams[rng.randint(a, b)]), rng) for _ in range(n)]
 
     def eval_set(self, task: Task, split: EvalSplit, *, salt: str, n: int = 256) -> EvalSet:
