@@ -44,7 +44,7 @@ class Qwen3:
     """A model: `theta` [size] float32, `grad` of the same shape once `zero_grad` was called.
 
     >>> Qwen3(Qwen3Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1)).size
-    5328
+    3416
     """
 
     def __init__(
