@@ -1,0 +1,172 @@
+"""`report.html`: one page a run, self-contained, offline, readable while the run is still going."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nested_rl.report import digest as digests
+from nested_rl.report import pictures
+from nested_rl.report.digest import Digest
+from nested_rl.report.phrases import count, duration, money, number, percent
+from nested_rl.rundir import RunDir, write_atomic
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TABLE_ROWS = 200
+_COLUMNS = (
+    ("reward", "reward/mean"),
+    ("valid at first try", "validation/first_try"),
+    ("valid", "validation/valid"),
+    ("attempts", "validation/attempts"),
+    ("after training", "post/mean"),
+    ("uplift", "uplift/mean"),
+    ("strongest base", "base/share_strongest"),
+    ("asked for baselines", "tools/baselines"),
+    ("advanced", "job/share_advanced"),
+    ("staleness", "staleness/mean"),
+    ("ratio max", "ratio/max"),
+    ("ESS", "ess"),
+    ("jobs run", "jobs/run"),
+    ("reused", "jobs/reused"),
+    ("dollars", "usd"),
+    ("seconds", "time/step_s"),
+)
+
+
+def write_report(run: RunDir) -> Path:
+    """Write `report.html` into the run directory and return its path. Works at any moment of a run."""
+    path = run.path / "report.html"
+    write_atomic(path, render(run).encode("utf-8", "replace"))
+    return path
+
+
+def render(run: RunDir) -> str:
+    """The page as text."""
+    digest = digests.read(run)
+    page = _templates().get_template("page.html.j2")
+    return page.render(
+        d=digest,
+        headline=sentences(digest),
+        status=_status(digest),
+        started=_date(digest.started_at),
+        pictures=pictures.draw(digest),
+        showcases=pictures.showcases(run, digest),
+        failures=sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count)),
+        baselines=_baselines(digest),
+        table=_table(digest),
+        asked=_flat(digest.spec),
+        hygiene=_hygiene(digest),
+    )
+
+
+def summary(run: RunDir) -> str:
+    """One paragraph: what was learned, what it took, where to read more."""
+    return " ".join([*sentences(digests.read(run)), f"Report: {run.path / 'report.html'}"])
+
+
+def sentences(digest: Digest) -> list[str]:
+    """The headline, sentence by sentence."""
+    if not digest.rows:
+        return [f"No step is done yet ({count(digest.episodes, 'episode')} so far)."]
+    steps = f"{digest.done} of {digest.steps_asked} steps" if not digest.finished else count(digest.done, "step")
+    if digest.done == 1:
+        told = [f"Reward is {digest.start()} after {steps}."]
+    else:
+        of_last = f"mean of the last {min(digests.LAST_STEPS, digest.done)} steps, 95 % interval"
+        told = [f"Reward went from {digest.start()} to {digest.end()} ({of_last}) in {steps}."]
+        first, last = (side("validation/first_try").value for side in (digest.start, digest.end))
+        told.append(f"Jobs valid at the first try: {percent(first)} at the start, {percent(last)} at the end.")
+    for pair in digest.held_out:
+        told.append(
+            f"On {' and '.join(pair.families)}, held out from training: {number(pair.reward)} against "
+            f"{number(pair.other_reward)} untrained, difference {pair.difference.signed()} "
+            f"({count(pair.difference.n, 'pair')})."
+        )
+    told.append(
+        f"It ran {count(round(digest.total('jobs/run')), 'job')} ({round(digest.total('jobs/reused')):,} more were answered "
+        f"from identical ones), took {duration(digest.seconds)} and cost {money(digest.usd)}."
+    )
+    if digest.masked:
+        told.append(f"{count(digest.masked, 'episode')} failed for reasons that are not the agent's and were left out.")
+    return told
+
+
+def _status(digest: Digest) -> str:
+    if digest.finished:
+        return "finished"
+    return f"{digest.done} of {digest.steps_asked} steps done"
+
+
+def _date(time: float | None) -> str:
+    return "" if time is None else datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _baselines(digest: Digest) -> list[tuple[str, list[tuple[str, Any]], str]]:
+    """(task, [(base, hidden score)], name of the strongest)."""
+    found = []
+    for task, by_split in sorted(digest.baselines.items()):
+        scores = sorted(by_split.get("hidden", {}).items())
+        if scores:
+            found.append((task, scores, max(scores, key=lambda pair: pair[1].value)[0]))
+    return found
+
+
+def _table(digest: Digest) -> dict[str, Any]:
+    """The metrics, at most `_TABLE_ROWS` of them, evenly chosen, the last one always."""
+    columns = [(heading, key) for heading, key in _COLUMNS if any(key in row for row in digest.rows)]
+    stride = max(1, -(-digest.done // _TABLE_ROWS))
+    first = (digest.done - 1) % stride if digest.done else 0
+    rows = [
+        (index + 1, [number(digest.rows[index].get(key), 0 if key.startswith("jobs/") else 2) for _, key in columns])
+        for index in range(first, digest.done, stride)
+    ]
+    return {"headings": [heading for heading, _ in columns], "rows": rows, "stride": stride}
+
+
+def _hygiene(digest: Digest) -> list[tuple[str, str, str]]:
+    """What was set aside, cut or repeated, as (what, how often, what it means): nothing is silent."""
+    facts = (
+        ("groups/zero_advantage", "groups with equal rewards", "they give no signal and keep their place in the step"),
+        ("groups/skipped", "groups skipped", "fewer than two members were left to compare"),
+        ("groups/dropped", "groups dropped as stale", 'only with stale="drop"'),
+        ("episodes/masked", "episodes masked", "a fault of ours or of the provider; never part of a group's mean"),
+        ("episodes/truncated", "episodes truncated", "the agent ran out of turns or tokens"),
+        ("jobs/reused", "jobs answered from an identical one", "same files, same seed: trained once"),
+    )
+    return [(what, f"{round(digest.total(key)):,}", why) for key, what, why in facts]
+
+
+def _flat(spec: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """run.toml as dotted names with their values."""
+    found: list[tuple[str, str]] = []
+    for key, value in spec.items():
+        name = f"{prefix}{key}"
+        found += _flat(value, f"{name}.") if isinstance(value, dict) else [(name, _spelled(value))]
+    return found
+
+
+def _spelled(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+@functools.cache
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from nested_rl.report.showcase import inert
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent, duration=duration, money=money, inert=inert, count=count)
+    return environment

@@ -1,0 +1,237 @@
+"""Which charts the page has, and what each says in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from nested_rl.report import charts, intervals
+from nested_rl.report.charts import Chart, Series
+from nested_rl.report.digest import Digest, StepSums
+from nested_rl.report.phrases import number, percent
+from nested_rl.report.showcase import Showcase, show
+from nested_rl.rundir import RunDir
+
+
+@frozen(kw_only=True)
+class Picture:
+    """A chart with its heading and a caption that says how to read it."""
+
+    title: str
+    caption: str
+    chart: Chart
+
+
+def draw(digest: Digest) -> dict[str, list[Picture]]:
+    """Charts by section of the page. Sections without data are empty."""
+    if not digest.rows:
+        return {"learning": [], "jobs": _scatters(digest), "health": [], "cost": []}
+    return {
+        "learning": [_reward(digest), _parts(digest), _rungs(digest), _choices(digest)],
+        "jobs": _scatters(digest),
+        "health": _health(digest),
+        "cost": _cost(digest),
+    }
+
+
+def showcases(run: RunDir, digest: Digest) -> list[Showcase]:
+    """The best job, the most instructive and the worst; an episode is shown once."""
+    wanted = (
+        ("Best job", "the highest reward of the run", digest.best),
+        ("Most instructive job", "refused at first, mended by the agent, then the best of those", digest.instructive),
+        ("Worst job", "the lowest reward among jobs that were accepted", digest.worst),
+    )
+    seen: set[tuple[int, int]] = set()
+    found = []
+    for title, why, episode in wanted:
+        if episode is not None and (episode.group, episode.member) not in seen:
+            seen.add((episode.group, episode.member))
+            found.append(show(run, episode, title=title, why=why))
+    return found
+
+
+def _steps(digest: Digest) -> list[float]:
+    return [float(step) for step in range(1, digest.done + 1)]
+
+
+def _reward(digest: Digest) -> Picture:
+    x = _steps(digest)
+    means = digest.column("reward/mean")
+    halves = [_half(digest.sums.get(step)) for step in range(1, digest.done + 1)]
+    low = [m - h for m, h in zip(means, halves, strict=True)]
+    high = [m + h for m, h in zip(means, halves, strict=True)]
+    series = [Series(name="reward, training tasks", x=x, y=means, low=low, high=high)]
+    if digest.validation:
+        versions, found = [float(v) for v, _ in digest.validation], [i for _, i in digest.validation]
+        series.append(
+            Series(
+                name="reward, fixed validation tasks",
+                x=versions,
+                y=[i.value for i in found],
+                low=[_known(i.low, i.value) for i in found],
+                high=[_known(i.high, i.value) for i in found],
+                points=True,
+            )
+        )
+    alt = f"Reward by step: {_from_to(means)}."
+    chart = charts.lines("reward", series, alt=alt, x_max=digest.steps_asked, y_max=_top(series))
+    return Picture(title="Reward", caption="Mean over the step's episodes; the band is its 95 % interval.", chart=chart)
+
+
+def _parts(digest: Digest) -> Picture:
+    series = [
+        Series(name=part, x=_steps(digest), y=digest.column(f"reward/{part}")) for part in digest.reward_parts[:6]
+    ]
+    alt = "Parts of the reward by step: " + "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
+    chart = charts.lines("parts", series, alt=alt, x_max=digest.steps_asked, y_max=_top(series))
+    return Picture(title="Parts of the reward", caption="As they are, before they are weighted.", chart=chart)
+
+
+def _rungs(digest: Digest) -> Picture:
+    x = _steps(digest)
+    quality = [
+        intervals.of(digest.sums.get(step, StepSums()).quality_given_valid) for step in range(1, digest.done + 1)
+    ]
+    series = [
+        Series(name="valid at the first try", x=x, y=digest.column("validation/first_try")),
+        Series(name="valid in the end", x=x, y=digest.column("validation/valid")),
+    ]
+    if any(one.n for one in quality):
+        low, high = [_known(q.low, q.value) for q in quality], [_known(q.high, q.value) for q in quality]
+        series.append(Series(name="quality of valid jobs", x=x, y=[q.value for q in quality], low=low, high=high))
+    alt = "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
+    return Picture(
+        title="The two rungs",
+        caption="First the agent learns to write jobs that are accepted, then jobs that are good.",
+        chart=charts.lines("rungs", series, alt=alt, x_max=digest.steps_asked),
+    )
+
+
+def _choices(digest: Digest) -> Picture:
+    keys = (
+        ("strongest base chosen", "base/share_strongest"),
+        ("asked for baselines", "tools/baselines"),
+        ("own family's data", "job/share_own_family"),
+        ("advanced table used", "job/share_advanced"),
+    )
+    series = [
+        Series(name=name, x=_steps(digest), y=digest.column(key))
+        for name, key in keys
+        if any(key in row for row in digest.rows)
+    ]
+    alt = "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
+    return Picture(
+        title="What the agent chooses",
+        caption="Shares of valid jobs; asking for baselines is a share of all episodes.",
+        chart=charts.lines("choices", series, alt=alt, x_max=digest.steps_asked),
+    )
+
+
+def _scatters(digest: Digest) -> list[Picture]:
+    bases = sorted({p.base for points in digest.points.values() for p in points})
+    found = []
+    for index, (family, points) in enumerate(sorted(digest.points.items())):
+        better = sum(p.post > p.best for p in points) / len(points)
+        alt = f"{family}: {len(points)} scored jobs, {percent(better)} of them above the best untrained base."
+        found.append(
+            Picture(
+                title=family,
+                caption=f"{len(points):,} scored jobs; {percent(better)} beat the best untrained base.",
+                chart=charts.scatter(f"scatter{index}", points, bases=bases, alt=alt),
+            )
+        )
+    return found
+
+
+def _health(digest: Digest) -> list[Picture]:
+    x = _steps(digest)
+    stale = [
+        Series(name="mean", x=x, y=digest.column("staleness/mean")),
+        Series(name="most", x=x, y=digest.column("staleness/max")),
+    ]
+    ratio = [
+        Series(name="largest ratio", x=x, y=digest.column("ratio/max")),
+        Series(name="mean ratio", x=x, y=digest.column("ratio/mean")),
+        Series(name="effective sample share", x=x, y=digest.column("ess")),
+    ]
+    most = max(digest.column("staleness/max"), default=0.0)
+    return [
+        Picture(
+            title="Staleness",
+            caption="Updates between sampling an episode and training on it.",
+            chart=charts.lines(
+                "staleness",
+                stale,
+                alt=f"Staleness; at most {number(most, 0)}.",
+                y_max=max(1.0, most) * 1.1,
+                x_max=digest.steps_asked,
+            ),
+        ),
+        Picture(
+            title="Importance ratios",
+            caption="Near 1 the episodes still fit the policy; a falling sample share says they do not.",
+            chart=charts.lines(
+                "ratios", ratio, alt=f"Largest ratio {_from_to(ratio[0].y)}.", y_max=None, x_max=digest.steps_asked
+            ),
+        ),
+    ]
+
+
+def _cost(digest: Digest) -> list[Picture]:
+    x = _steps(digest)
+    keys = (
+        ("whole step", "time/step_s"),
+        ("agent", "time/sample_s"),
+        ("update", "time/train_s"),
+        ("jobs, added up", "time/jobs_s"),
+    )
+    times = [
+        Series(name=name, x=x, y=digest.column(key)) for name, key in keys if any(key in row for row in digest.rows)
+    ]
+    pictures = [
+        Picture(
+            title="Seconds a step",
+            caption="Jobs run side by side, so their sum may exceed the step.",
+            chart=charts.lines(
+                "seconds", times, alt=f"Seconds a step {_from_to(times[0].y)}.", y_max=None, x_max=digest.steps_asked
+            ),
+        )
+    ]
+    if digest.usd > 0:
+        total, spent = 0.0, []
+        for usd in digest.column("usd"):
+            total += 0.0 if math.isnan(usd) else usd
+            spent.append(total)
+        chart = charts.lines(
+            "dollars",
+            [Series(name="dollars", x=x, y=spent)],
+            alt=f"Dollars spent {_from_to(spent)}.",
+            y_max=None,
+            x_max=digest.steps_asked,
+        )
+        pictures.append(Picture(title="Dollars so far", caption="Added up over the steps.", chart=chart))
+    return pictures
+
+
+def _half(sums: StepSums | None) -> float:
+    found = intervals.of(sums.rewards) if sums else None
+    return found.high - found.value if found and math.isfinite(found.high) else 0.0
+
+
+def _known(value: float, otherwise: float) -> float:
+    return value if math.isfinite(value) else otherwise
+
+
+def _top(series: Sequence[Series]) -> float | None:
+    """Rewards of ours lie in [0, 1] and get that axis; a reward function of yours may do otherwise."""
+    finite = [v for one in series for v in one.y if math.isfinite(v)]
+    return 1.0 if all(0.0 <= v <= 1.0 for v in finite) else None
+
+
+def _from_to(values: Sequence[float]) -> str:
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite:
+        return "not known"
+    return f"from {finite[0]:.2f} at the first step to {finite[-1]:.2f} at the last"
