@@ -1,0 +1,61 @@
+# Two commands do all the set-up: `make pilot` and `make test`. Everything lives in .venv; nothing else is touched.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
+
+.DEFAULT_GOAL := help
+.PHONY: help pilot test test-all test-torch test-slow lint docs bench clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.installed
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install --group dev
+	@touch $@
+
+pilot: $(VENV)/.installed  ## run the local nested pilot; FRESH=1 starts over
+	$(BIN)/nested-rl pilot $(if $(FRESH),--fresh)
+
+test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
+	$(BIN)/python -m pytest -q -n 2 -m "not ($(TIERS))"
+
+test-all: test test-slow test-torch  ## the real components too, each tier in a venv of its own
+
+test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
+	$(BIN)/python -m pytest -q -m "slow and not ($(subst  or slow,,$(TIERS)))"
+
+.venvs/torch/.installed: pyproject.toml
+	$(PYTHON) -m venv .venvs/torch
+	.venvs/torch/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venvs/torch/bin/python -m pip install --quiet torch==2.13.0
+	.venvs/torch/bin/python -m pip install --quiet -e '.[torch]' --group test
+	@touch $@
+
+test-torch: .venvs/torch/.installed  ## the numpy engine against torch, transformers and PEFT
+	.venvs/torch/bin/python -m pytest -q -m torch
+
+lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev  ## run every code block of README and docs
+	$(BIN)/python -m pytest -q tests/e2e/test_docs.py
+
+bench: $(VENV)/.dev  ## the tables of docs/performance.md
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove environments and caches (never runs/)
+	rm -rf .venv .venvs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
