@@ -48,3 +48,55 @@ def brief(text: str) -> str:
     40
     """
     return text[:BRIEF_LIMIT]
+
+
+BRIEF: dict[str, str] = {
+    # the folder
+    "files.missing": "no {name}",
+    "files.unknown": "file {name} not allowed",
+    "files.size": "{name} too big",
+    "files.count": "too many files",
+    "files.text": "{name} is not text",
+    "files.rows": "{name} is not jsonl",
+    # job.toml
+    "job.syntax": "job.toml syntax",
+    "job.table": "unknown table {name}",
+    "job.key": "unknown key {name}",
+    "job.place": "{name} belongs in [{table}]",
+    "job.missing": "no {name}",
+    "job.value": "bad value {name}",
+    "job.base": "unknown base {name}",
+    # environment.py as it is written
+    "environment.syntax": "environment.py syntax",
+    "environment.missing": "environment.py has no {name}",
+    "environment.arguments": "{name} needs {arguments}",
+    "environment.async": "{name} must not be async",
+    "environment.import": "import {name} not allowed",
+    "environment.name": "{name} not allowed",
+    "environment.number": "number too big",
+    # environment.py as it runs
+    "environment.raised": "environment.py raised {type}",
+    "environment.slow": "environment.py too slow",
+    "environment.ended": "environment.py ended early",
+    "examples.raised": "examples raised {type}",
+    "examples.family": "unknown family {name}",
+    "examples.slow": "examples too slow",
+    "examples.ended": "examples ended early",
+    "examples.row": "row needs prompt and answer",
+    "examples.count": "examples gave too few rows",
+    "examples.prompt": "bad prompt",
+    "examples.answer": "bad answer",
+    "examples.same": "examples all the same",
+    "examples.random": "examples not repeatable",
+    "examples.held_out": "prompts are held out",
+    "reward.raised": "reward raised {type}",
+    "reward.slow": "reward too slow",
+    "reward.ended": "reward ended early",
+    "reward.number": "reward must be a number",
+    "reward.large": "reward too large",
+    "reward.flat": "reward is flat",
+    "reward.inverted": "reward is inverted",
+    "reward.junk": "junk earns more than the answer",
+    "reward.random": "reward not repeatable",
+}
+"""What a small agent reads of a `Problem`, by its code. Every code of `nested_rl.jobs` is here."""

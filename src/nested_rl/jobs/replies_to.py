@@ -1,0 +1,62 @@
+"""Completions that the probe tries on a reward: right, wrong, junk and odd ones. Fixed, so that a verdict is repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nested_rl.jobs.surface import ProbeRules
+
+
+def row(answer: str, rules: ProbeRules) -> Iterator[tuple[str, str]]:
+    """(kind, completion): the answer and two wrong ones in every form, and replies that hold no answer.
+
+    >>> sorted({kind for kind, _ in row("72", ProbeRules(answer_forms=(">{answer}.",)))})
+    ['junk a long reply', 'junk a stray letter', 'junk an empty reply', 'right 0', 'wrong 0']
+    """
+    for number, form in enumerate(rules.answer_forms):
+        yield f"right {number}", form.format(answer=answer)
+        for wrong in spoiled(answer):
+            yield f"wrong {number}", form.format(answer=wrong)
+    yield "junk an empty reply", ""
+    yield "junk a stray letter", rules.answer_forms[0].format(answer="z" if answer != "z" else "y")
+    yield "junk a long reply", ("z" if "z" not in answer else "y") * rules.reply_chars
+
+
+def spoiled(answer: str) -> tuple[str, str]:
+    """Two wrong answers of the same length and look: one differs at the end, one everywhere.
+
+    >>> spoiled("72"), spoiled("ab")
+    (('77', '27'), ('ac', 'bc'))
+    """
+    return answer[:-1] + _other(answer[-1]), "".join(_other(letter) for letter in answer)
+
+
+def _other(letter: str) -> str:
+    if letter.isdigit() and letter.isascii():
+        return str((int(letter) + 5) % 10)
+    if letter.isalpha() and letter.isascii():
+        after = chr(ord(letter) + 1)
+        return after if after.isalpha() else chr(ord(letter) - 1)
+    return letter
+
+
+def odd(answer: str, rules: ProbeRules) -> tuple[str, ...]:
+    """Replies that rewards trip over. They must survive; what they earn is not looked at."""
+    form = rules.answer_forms[0]
+    return (
+        " ",
+        "\n",
+        form.format(answer=""),
+        form.format(answer="9" * 5000),  # int() has a limit
+        form.format(answer="\N{SUPERSCRIPT TWO}\N{ARABIC-INDIC DIGIT THREE}"),  # isdigit() without being int()
+        form.format(answer="1e999"),
+        form.format(answer="-"),
+        form.format(answer=f"{answer} {answer}"),
+        "\N{RIGHT-TO-LEFT OVERRIDE}\N{GRINNING FACE}\0",
+        "<think>" + "hm " * 50,
+        '{"a":[',
+        "\\frac{1}{",
+        "a" * 40 + "!",  # backtracking patterns
+        "word " * 4000,
+        ">" * 50 + "." * 50,
+    )

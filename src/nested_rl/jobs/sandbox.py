@@ -1,0 +1,126 @@
+"""Agent-written code, run from outside: a `Zygote` forks one confined `Environment` for each job.
+
+    with Zygote() as zygote, zygote.spawn(files) as environment:
+        rows = environment.examples(seed=0, n=8)
+
+Blocking calls with deadlines, usable from several threads at once (one thread an environment). Every way in which the code can
+misbehave is an AgentFault; only trouble of our own is an InfraFault.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+from nested_rl.jobs import runner
+from nested_rl.jobs.confine import Level
+from nested_rl.jobs.environment import Environment, Limits
+from nested_rl.jobs.faults import (
+    EnvironmentCrashed,
+    EnvironmentFault,
+    EnvironmentMisbehaved,
+    EnvironmentTimeout,
+    SandboxError,
+    SandboxUnavailable,
+)
+from nested_rl.jobs.nursery import Nursery
+
+__all__ = [
+    "Environment",
+    "EnvironmentCrashed",
+    "EnvironmentFault",
+    "EnvironmentMisbehaved",
+    "EnvironmentTimeout",
+    "Level",
+    "Limits",
+    "SandboxError",
+    "SandboxUnavailable",
+    "Zygote",
+]
+
+
+class Zygote:
+    """Makes environments, quickly: each is a fork of one warm process, started on first use and restarted when it died.
+
+    `python` is the interpreter, `kit` whether `nested_rl.jobkit` is loaded for environment.py, `strongest` the strongest
+    mechanism to try (`level` says what was found), `at_once` how many probes may wait on its `threads`.
+    """
+
+    def __init__(
+        self, *, python: str | None = None, kit: bool = True, strongest: Level = "namespaces", at_once: int = 4
+    ) -> None:
+        self.threads = ThreadPoolExecutor(at_once, thread_name_prefix="sandbox")
+        self.restarts = 0
+        self._start = functools.partial(Nursery, python=python, kit=kit, strongest=strongest)
+        self._nursery: Nursery | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def level(self) -> Level:
+        """The mechanism in use. Starts the process if need be."""
+        return self._alive().level
+
+    def spawn(self, files: Mapping[str, str], limits: Limits | None = None) -> Environment:
+        """environment.py of a job, loaded. Raises an AgentFault when its top level fails, SandboxUnavailable when we do."""
+        limits = limits or Limits()
+        try:
+            return self._spawn(files, limits)
+        except SandboxUnavailable:
+            self._alive().close()
+            return self._spawn(files, limits)
+
+    def close(self) -> None:
+        """End the process and every environment."""
+        self.threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            if self._nursery is not None:
+                self._nursery.close()
+                self._nursery = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _alive(self) -> Nursery:
+        with self._lock:
+            if self._nursery is not None and not self._nursery.alive:
+                self._nursery.close()
+                self._nursery = None
+                self.restarts += 1
+            if self._nursery is None:
+                try:
+                    self._nursery = self._start()
+                except OSError as error:
+                    raise SandboxUnavailable(f"the sandbox does not start: {error}") from error
+            return self._nursery
+
+    def _spawn(self, files: Mapping[str, str], limits: Limits) -> Environment:
+        nursery = self._alive()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the environment
+        ours, theirs = socket.socketpair()
+        with theirs:
+            request = {"cpu_s": limits.cpu_s, "memory_bytes": limits.memory_mib << 20, "log_bytes": limits.log_bytes}
+            try:
+                end = nursery.spawn(request, [theirs.fileno(), log.fileno()])
+            except OSError as error:
+                log.close()
+                ours.close()
+                raise SandboxUnavailable(f"no environment could be started: {error}") from error
+        environment = Environment(end, ours, log, limits)
+        try:
+            data = {name: text for name, text in files.items() if name.startswith("data/")}
+            environment.load(files[runner.CODE], data)
+        except (TimeoutError, ConnectionError) as error:
+            environment.close()
+            raise SandboxUnavailable("the environment's process did not start") from error
+        except BaseException:
+            environment.close()
+            raise
+        return environment

@@ -1,0 +1,46 @@
+"""From a draft to a verdict: the folder, the code as written, then a short run in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Sequence
+
+from nested_rl.interfaces import TaskFamily
+from nested_rl.jobs.check import check
+from nested_rl.jobs.folder import parse
+from nested_rl.jobs.probe import Findings, probe
+from nested_rl.jobs.sandbox import Limits, Zygote
+from nested_rl.jobs.surface import Surface
+from nested_rl.types import Draft, Validation
+
+
+async def validate(
+    draft: Draft,
+    surface: Surface,
+    *,
+    zygote: Zygote,
+    families: Sequence[TaskFamily] = (),
+    limits: Limits | None = None,
+) -> Validation:
+    """All problems that are written in the files; if there are none, what the probe finds. Raises SandboxUnavailable.
+
+    Probes wait on `zygote.threads`, so no more than its `at_once` run at a time.
+    """
+    started = time.perf_counter()
+    config, problems = parse(draft.files, surface)
+    problems += check(draft.files, surface)
+    findings = Findings(problems=problems)
+    if not problems:
+        run = functools.partial(probe, draft.files, surface.probe, zygote=zygote, families=families, limits=limits)
+        findings = await asyncio.get_running_loop().run_in_executor(zygote.threads, run)
+    return Validation(
+        ok=not findings.problems,
+        problems=findings.problems,
+        base=config.base if config is not None else None,
+        advanced=config is not None and config.advanced,
+        families=findings.families,
+        notes=findings.notes,
+        seconds=time.perf_counter() - started,
+    )
