@@ -203,7 +203,10 @@ class JobQueue(ABC):
 
     @abstractmethod
     async def put(self, spec: JobSpec, *, key: str) -> Job:
-        """Queue a job, or return the one that has this key already."""
+        """Queue a job, or return the one that has this key already.
+
+        One that ended with an infra fault has no result to give; it is queued again, with fresh deliveries.
+        """
 
     @abstractmethod
     async def lease(self, owner: str, *, ttl_s: float) -> Job | None:
@@ -218,8 +221,11 @@ class JobQueue(ABC):
         """Record the result. The first finish wins; a late one is logged and ignored. Returns the job as it stands."""
 
     @abstractmethod
-    async def release(self, job: Job) -> Job:
-        """Give a delivery back after an infra fault. Queued again, or done with fault="infra" when deliveries ran out."""
+    async def release(self, job: Job, *, error: str = "", counts: bool = True) -> Job:
+        """Give a delivery back. Queued again, or done with fault="infra" and `error` when deliveries ran out.
+
+        `counts=False` is for work that was merely called off: it uses up no delivery.
+        """
 
     @abstractmethod
     async def wait(self, job_id: str) -> Job:
