@@ -91,7 +91,9 @@ def made_episode(rng, *, group, member, family, version, skill, text=None):
     if valid:
         post = score(rng, min(0.95, baselines[base].value + 0.3 * skill * rng.random() + 0.02), 256)
         curve = tuple(min(1.0, 0.2 + 0.02 * i + 0.05 * rng.random()) for i in range(25))
-        result = JobResult(post=post, cost=3e8, cost_limit=1e9, seconds=0.9, machine="local-0", curve=curve, log="step 25")
+        result = JobResult(
+            post=post, cost=3e8, cost_limit=1e9, seconds=0.9, machine="local-0", curve=curve, log="step 25"
+        )
     outcome = Outcome(
         task=task,
         valid=valid,
@@ -108,7 +110,11 @@ def made_episode(rng, *, group, member, family, version, skill, text=None):
         reused=rng.random() < 0.2,
     )
     quality = 0.25 * post.value + 0.75 * outcome.uplift if post else 0.0
-    parts = {"validation": (1.0, 0.6, 0.3)[len(validations) - 1] if valid else 0.0, "quality": quality, "speed": 0.7 * valid}
+    parts = {
+        "validation": (1.0, 0.6, 0.3)[len(validations) - 1] if valid else 0.0,
+        "quality": quality,
+        "speed": 0.7 * valid,
+    }
     weights = {"validation": 0.35, "quality": 0.60, "speed": 0.05}
     say = (
         Message(role="user", content=task.brief),
@@ -160,7 +166,13 @@ def make_run(path, *, steps=25, done=None, groups_per_step=4, group_size=8, seed
     """A run of `steps` steps of which `done` (all by default) are done, with one more group in flight when unfinished."""
     done = steps if done is None else done
     families = ["calc_chain", "string_pipeline", "dispatch"]
-    asked = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "seed": seed, "tasks": families}
+    asked = {
+        "steps": steps,
+        "groups_per_step": groups_per_step,
+        "group_size": group_size,
+        "seed": seed,
+        "tasks": families,
+    }
     run = RunDir.create(path, asked)
     rng = random.Random(seed)
     clock = iter(range(1_700_000_000, 1_800_000_000, 4))
@@ -181,6 +193,7 @@ def make_run(path, *, steps=25, done=None, groups_per_step=4, group_size=8, seed
                 run.write_episode(episode, files=files)
             groups.append(Group(index=index, task=made[0][0].task, version=version, episodes=tuple(e for e, _ in made)))
             if step == done:
+                run.close()
                 return run
         update = UpdateReport(version=step + 1, stepped=True, ratio_mean=1.01, ratio_max=1.0 + rng.random(), ess=0.9)
         usd = 0.02
@@ -193,7 +206,9 @@ def make_run(path, *, steps=25, done=None, groups_per_step=4, group_size=8, seed
         run.costs_log.append({"id": f"job-{step}", "t": 0.0, "kind": "job", "usd": 0.015, "step": step})
         run.costs_log.append({"id": f"update-{step}", "t": 0.0, "kind": "update", "usd": 0.005, "step": step})
         if evals and (step + 1) % 5 == 0:
-            made_eval(run, f"validation-{step + 1:05d}", f"version {step + 1}", step + 1, "validation", skill_at(step, steps))
+            made_eval(
+                run, f"validation-{step + 1:05d}", f"version {step + 1}", step + 1, "validation", skill_at(step, steps)
+            )
     if evals and done == steps:
         made_eval(run, "triage-initial", f"{path}@initial", 0, "test", 0.02)
         made_eval(run, "triage-best", f"{path}@best", steps, "test", 0.9)

@@ -14,10 +14,9 @@ from nested_rl.report import charts
 from nested_rl.rundir import RunDir
 from nested_rl.types import Episode, Problem, Score, Validation
 
-MOST_CHARACTERS = 20_000
-"""Of one file. The page says where the rest is."""
+MOST_CHARACTERS = 24_000
+"""Of one attempt, over its files. The page says where the rest is."""
 MOST_FILES = 12
-"""Of one attempt."""
 
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
@@ -87,14 +86,21 @@ def show(run: RunDir, episode: Episode, *, title: str, why: str) -> Showcase:
 
 
 def _attempt(number: int, validation: Validation, files: Mapping[str, str], before: Mapping[str, str]) -> Attempt:
-    shown = sorted(files)[:MOST_FILES]
+    order = sorted(files, key=lambda name: (name.startswith("data/"), name))[:MOST_FILES]
+    room = MOST_CHARACTERS
+    shown: list[ShownFile] = []
+    for name in order:
+        text = files[name]
+        code = highlighted(inert(text[:room]), name)
+        shown.append(ShownFile(name=inert(name), code=code, cut=max(0, len(text) - room)))
+        room = max(0, room - len(text))
     return Attempt(
         number=number,
         ok=validation.ok,
         problems=validation.problems,
-        files=tuple(_shown(name, files[name]) for name in shown),
+        files=tuple(shown),
         changes=_changes(before, files) if before else (),
-        more_files=len(files) - len(shown),
+        more_files=len(files) - len(order),
     )
 
 
@@ -104,12 +110,6 @@ def _read(folder: Path) -> dict[str, str]:
         return {}
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     return {str(path.relative_to(folder)): path.read_bytes().decode("utf-8", "replace") for path in found}
-
-
-def _shown(name: str, text: str) -> ShownFile:
-    return ShownFile(
-        name=inert(name), code=highlighted(inert(text[:MOST_CHARACTERS]), name), cut=max(0, len(text) - MOST_CHARACTERS)
-    )
 
 
 def highlighted(text: str, name: str) -> Markup:
@@ -132,5 +132,5 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple
             continue
         found.append(("@", inert(name)))
         lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2)
-        found += [(line[:1], inert(line[1:])) for line in list(lines)[2:] if not line.startswith("@@")]
+        found += [(line[:1], inert(line[1:501])) for line in list(lines)[2:] if not line.startswith("@@")]
     return tuple(found[:400])
