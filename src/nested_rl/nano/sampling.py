@@ -47,7 +47,7 @@ def generate(
     prompts: Ints,
     *,
     group: int = 1,
-    max_new: int,
+    max_new: int | Ints,
     temperature: float = 1.0,
     uniforms: Floats | None = None,
     rng: np.random.Generator | None = None,
@@ -55,7 +55,7 @@ def generate(
 ) -> Samples:
     """Sample `group` continuations of each prompt [n, tp] (left padded), of at most `max_new` tokens.
 
-    `uniforms` [n · group, max_new] in [0, 1) are the draws, one a token: what a row samples then depends on its own draws
+    `max_new` may be one number a prompt [n]. `uniforms` [n · group, max_new] in [0, 1) are the draws, one a token: what a row samples then depends on its own draws
     alone. Without them they come from `rng` (default: seed 0). Temperature 0 takes the most probable token.
     `stop_ids` default to the config's end of sequence. No row outgrows `max_position_embeddings`.
     """
@@ -65,9 +65,9 @@ def generate(
     limits = np.repeat(_room(model, prompts, max_new), group)
     steps = int(limits.max())
     if temperature > 0 and uniforms is None:
-        uniforms = (rng or np.random.default_rng(0)).random((batch, max_new))
+        uniforms = (rng or np.random.default_rng(0)).random((batch, int(np.max(max_new))))
     if uniforms is not None and (uniforms.shape[0] != batch or uniforms.shape[1] < steps):
-        raise SettingsError(f"uniforms have shape {uniforms.shape}, [{batch}, {max_new}] are needed")
+        raise SettingsError(f"uniforms have shape {uniforms.shape}, [{batch}, {steps}] are needed")
     stops = np.zeros(c.vocab_size, bool)
     stops[list((c.eos_token_id,) if stop_ids is None else stop_ids)] = True
 
@@ -99,10 +99,10 @@ def generate(
     return Samples(ids=ids[:, :longest], logprobs=logprobs[:, :longest], lengths=lengths, finished=finished)
 
 
-def _room(model: Qwen3, prompts: Ints, max_new: int) -> Ints:
+def _room(model: Qwen3, prompts: Ints, max_new: int | Ints) -> Ints:
     """How many tokens each row may still get [n]."""
     c = model.config
-    if max_new < 1:
+    if np.min(max_new) < 1:
         raise SettingsError(f"max_new must be at least 1, not {max_new}")
     real = prompts.shape[1] - padded_left(prompts, c.pad_token_id)
     if (real == 0).any():
