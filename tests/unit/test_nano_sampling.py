@@ -73,6 +73,16 @@ def test_no_row_outgrows_the_model():
         generate(model, np.arange(1, 10)[None], max_new=4)
 
 
+def test_every_prompt_may_have_its_own_cap():
+    model, u = net(), np.random.default_rng(3).random((8, 9))
+    caps = np.array([2, 9, 1, 5])
+    s = generate(model, PROMPTS, group=2, max_new=caps, uniforms=u, stop_ids=())
+    assert s.lengths.tolist() == np.repeat(caps, 2).tolist()
+    free = generate(model, PROMPTS, group=2, max_new=9, uniforms=u, stop_ids=())
+    for row, full, n in zip(s.ids, free.ids, s.lengths, strict=True):
+        assert row[:n].tolist() == full[:n].tolist()
+
+
 def test_greedy_takes_the_most_probable_and_repeats_itself():
     model = net()
     a = generate(model, PROMPTS, max_new=10, temperature=0)
