@@ -6,7 +6,6 @@ only with the problems of its form; the hidden score goes to the reward and nowh
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 
@@ -29,6 +28,7 @@ from nested_rl.types import (
     Transcript,
     Validation,
 )
+from nested_rl.waiting import within
 
 
 def derived(*parts: object) -> int:
@@ -159,8 +159,8 @@ async def run_episode(
     start_s = parts.clock.monotonic()
     fault = ""
     try:
-        async with asyncio.timeout(deadline_s):
-            transcript = await parts.harness.run(task, policy, desk, seed=derived(place.seed, "agent"))
+        work = parts.harness.run(task, policy, desk, seed=derived(place.seed, "agent"))
+        transcript = await within(parts.clock, deadline_s, work)
     except (RewardError, BudgetExceeded, SupervisionError):
         raise
     except Exception as error:  # noqa: BLE001  third-party policies raise anything; the episode is masked and says why

@@ -295,6 +295,8 @@ class Experiment:
             run.journal.append({"t": self.clock.now(), "event": event, **fields})
             if event == "job.done":
                 meter.settle(str(fields["key"]), float(fields["usd"]), kind="job", seconds=fields["seconds"])
+            elif event == "job.fault" and fields["state"] == "done":
+                meter.release(str(fields["key"]))
             watch(event, fields)
 
         workers = Workers(

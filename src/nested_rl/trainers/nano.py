@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from attrs import asdict
 
 from nested_rl.errors import SettingsError, TrainerError
 from nested_rl.interfaces import OuterTrainer, Renderer
@@ -87,6 +88,10 @@ class NanoTrainer(OuterTrainer):
     def recipe(self) -> Recipe:
         """How it trains."""
         return self._learner.recipe
+
+    def settings(self) -> dict[str, object]:
+        """What run.toml records."""
+        return {"model": self._model, **asdict(self.recipe)}
 
     def bind(self, directory: Path) -> None:
         """Where to write checkpoints, for a trainer that was not told."""
