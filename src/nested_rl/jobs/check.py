@@ -84,19 +84,19 @@ def _import(node: ast.Import | ast.ImportFrom, surface: Surface) -> Iterator[Pro
     else:
         module = "." * node.level + (node.module or "")
         wanted = [(module, alias.name) for alias in node.names]
+    refused: set[str] = set()
     for module, name in wanted:
         full = f"{module}.{name}" if module == "nested_rl" and name else module
-        if full in surface.imports or full.split(".")[0] in surface.imports:
+        if full in surface.imports or full.split(".")[0] in surface.imports or full in refused:
             continue
-        if full == KIT and surface.kit:
-            if name and full == module and name not in surface.kit:
-                near = difflib.get_close_matches(name, surface.kit, n=1) or sorted(surface.kit)
-                hint = f"the kit has: {', '.join(near)}"
-                yield problem("environment.import", where, f"the kit has no {quoted(name)}", hint, name=name)
-            continue
-        yield problem(
-            "environment.import", where, f"import of {quoted(full)} is not allowed", _allowed(full, surface), name=full
-        )
+        if full != KIT or not surface.kit:
+            refused.add(full)
+            message = f"import of {quoted(full)} is not allowed"
+            yield problem("environment.import", where, message, _allowed(full, surface), name=full)
+        elif name and module == KIT and name not in surface.kit:
+            near = difflib.get_close_matches(name, surface.kit, n=1) or sorted(surface.kit)
+            message = f"the kit has no {quoted(name)}"
+            yield problem("environment.import", where, message, f"the kit has: {', '.join(near)}", name=name)
 
 
 def _allowed(module: str, surface: Surface) -> str:

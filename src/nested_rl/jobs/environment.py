@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from nested_rl.jobs.faults import (
 )
 
 _DURING: Final[Mapping[str, During]] = {"load": "environment", "examples": "examples", "rewards": "reward"}
+_CPU_SIGNALS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
 
 
 @frozen(kw_only=True)
@@ -162,7 +164,7 @@ class Environment:
         if isinstance(end, SandboxError):
             return self._stop(end)
         status, cpu_s = end["status"], end["cpu_s"]
-        if cpu_s >= self._limits.cpu_s - 0.1:
+        if status in _CPU_SIGNALS and cpu_s >= 0.5 * self._limits.cpu_s:  # the kernel's limit counts in coarse ticks
             why = f"{_subject(during)} used all of its {self._limits.cpu_s} s of processor time"
             return self._stop(EnvironmentTimeout(why, during=during))
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"

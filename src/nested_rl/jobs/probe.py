@@ -29,6 +29,9 @@ from nested_rl.jobs.sandbox import (
 from nested_rl.jobs.surface import ProbeRules
 from nested_rl.types import Problem
 
+LIMITS = Limits(cpu_s=2, memory_mib=256)
+"""What a probe may use: hundreds of times what a sound job needs."""
+
 _SEED = 20_260_101
 _SAME = 1e-9
 _UNKNOWN_FAMILY = "unknown family '"
@@ -53,7 +56,7 @@ def probe(
 ) -> Findings:
     """Load, ask for rows twice, reward right, wrong and odd replies. Raises SandboxUnavailable when that is not the job's fault."""
     try:
-        with zygote.spawn(files, limits) as environment:
+        with zygote.spawn(files, limits or LIMITS) as environment:
             return _look(environment, rules, families)
     except EnvironmentFault as fault:
         return Findings(problems=(explained(fault, families),))

@@ -63,16 +63,18 @@ class Zygote:
     @property
     def level(self) -> Level:
         """The mechanism in use. Starts the process if need be."""
-        return self._alive().level
+        return self._living().level
 
     def spawn(self, files: Mapping[str, str], limits: Limits | None = None) -> Environment:
         """environment.py of a job, loaded. Raises an AgentFault when its top level fails, SandboxUnavailable when we do."""
         limits = limits or Limits()
+        nursery = self._living()
         try:
-            return self._spawn(files, limits)
+            return _spawn(nursery, files, limits)
         except SandboxUnavailable:
-            self._alive().close()
-            return self._spawn(files, limits)
+            if nursery.alive:  # another process would fare no better, and others may be using this one
+                raise
+            return _spawn(self._living(), files, limits)
 
     def close(self) -> None:
         """End the process and every environment."""
@@ -88,7 +90,7 @@ class Zygote:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _alive(self) -> Nursery:
+    def _living(self) -> Nursery:
         with self._lock:
             if self._nursery is not None and not self._nursery.alive:
                 self._nursery.close()
@@ -101,26 +103,26 @@ class Zygote:
                     raise SandboxUnavailable(f"the sandbox does not start: {error}") from error
             return self._nursery
 
-    def _spawn(self, files: Mapping[str, str], limits: Limits) -> Environment:
-        nursery = self._alive()
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the environment
-        ours, theirs = socket.socketpair()
-        with theirs:
-            request = {"cpu_s": limits.cpu_s, "memory_bytes": limits.memory_mib << 20, "log_bytes": limits.log_bytes}
-            try:
-                end = nursery.spawn(request, [theirs.fileno(), log.fileno()])
-            except OSError as error:
-                log.close()
-                ours.close()
-                raise SandboxUnavailable(f"no environment could be started: {error}") from error
-        environment = Environment(end, ours, log, limits)
+
+def _spawn(nursery: Nursery, files: Mapping[str, str], limits: Limits) -> Environment:
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the environment
+    ours, theirs = socket.socketpair()
+    with theirs:
+        request = {"cpu_s": limits.cpu_s, "memory_bytes": limits.memory_mib << 20, "log_bytes": limits.log_bytes}
         try:
-            data = {name: text for name, text in files.items() if name.startswith("data/")}
-            environment.load(files[runner.CODE], data)
-        except (TimeoutError, ConnectionError) as error:
-            environment.close()
-            raise SandboxUnavailable("the environment's process did not start") from error
-        except BaseException:
-            environment.close()
-            raise
-        return environment
+            end = nursery.spawn(request, [theirs.fileno(), log.fileno()])
+        except OSError as error:
+            log.close()
+            ours.close()
+            raise SandboxUnavailable(f"no environment could be started: {error}") from error
+    environment = Environment(end, ours, log, limits)
+    try:
+        data = {name: text for name, text in files.items() if name.startswith("data/")}
+        environment.load(files[runner.CODE], data)
+    except (TimeoutError, ConnectionError) as error:
+        environment.close()
+        raise SandboxUnavailable("the environment's process did not start") from error
+    except BaseException:
+        environment.close()
+        raise
+    return environment

@@ -7,6 +7,8 @@ import functools
 import time
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from nested_rl.interfaces import TaskFamily
 from nested_rl.jobs.check import check
 from nested_rl.jobs.folder import parse
@@ -26,15 +28,28 @@ async def validate(
 ) -> Validation:
     """All problems that are written in the files; if there are none, what the probe finds. Raises SandboxUnavailable.
 
-    Probes wait on `zygote.threads`, so no more than its `at_once` run at a time.
+    The work is done on `zygote.threads`, so no more than its `at_once` drafts are looked at together.
     """
     started = time.perf_counter()
+    work = functools.partial(examine, draft, surface, zygote=zygote, families=families, limits=limits)
+    validation = await asyncio.get_running_loop().run_in_executor(zygote.threads, work)
+    return evolve(validation, seconds=time.perf_counter() - started)
+
+
+def examine(
+    draft: Draft,
+    surface: Surface,
+    *,
+    zygote: Zygote,
+    families: Sequence[TaskFamily] = (),
+    limits: Limits | None = None,
+) -> Validation:
+    """The same, blocking."""
     config, problems = parse(draft.files, surface)
     problems += check(draft.files, surface)
     findings = Findings(problems=problems)
     if not problems:
-        run = functools.partial(probe, draft.files, surface.probe, zygote=zygote, families=families, limits=limits)
-        findings = await asyncio.get_running_loop().run_in_executor(zygote.threads, run)
+        findings = probe(draft.files, surface.probe, zygote=zygote, families=families, limits=limits)
     return Validation(
         ok=not findings.problems,
         problems=findings.problems,
@@ -42,5 +57,4 @@ async def validate(
         advanced=config is not None and config.advanced,
         families=findings.families,
         notes=findings.notes,
-        seconds=time.perf_counter() - started,
     )
