@@ -164,7 +164,7 @@ def _fit(figure: Any) -> None:
     longest = max(map(len, axes.yaxis.get_major_formatter().format_ticks(places)), default=1)
     left = 8 + 5.8 * longest + (14 if axes.get_ylabel() else 0)
     width, height = 72 * _WIDTH_IN, 72 * _HEIGHT_IN
-    figure.subplots_adjust(left=left / width, right=1 - 4 / width, bottom=34 / height, top=1 - 5 / height)
+    figure.subplots_adjust(left=left / width, right=1 - 9 / width, bottom=34 / height, top=1 - 5 / height)
 
 
 def _svg(figure: Any, name: str, alt: str) -> str:

@@ -1,0 +1,152 @@
+"""`doctor`: whether this computer has what a run needs, and what to do about what it lacks."""
+# ruff: noqa: T201  printing is what a command is for
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from attrs import asdict, frozen
+from cyclopts import Parameter
+
+Verdict: TypeAlias = Literal["ok", "note", "bad"]
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {"torch": ("torch", "transformers", "peft")}
+"""Optional stacks by the name of their extra, and the modules they bring."""
+CORE = ("attrs", "cattrs", "cyclopts", "httpx", "jinja2", "matplotlib", "numpy", "rich", "safetensors", "tenacity")
+ROOM_GIB = 1.0
+"""A pilot leaves about a hundredth of that; less free disk than this makes any run a gamble."""
+
+
+@frozen(kw_only=True)
+class Check:
+    """One finding. "note" is worth knowing, "bad" stops a run; `hint` says what to do."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    hint: str = ""
+
+
+def doctor(*, out: Path = Path("runs"), as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
+    """Check that this computer has what a run needs.
+
+    Python, packages, shipped models, sandbox, cores, disk. Exit code 1 if a run would fail.
+
+    Args:
+        out: Where runs will be written.
+        as_json: Print JSON.
+    """
+    checks = list(examine(out))
+    if as_json:
+        print(json.dumps([asdict(check) for check in checks]))
+    else:
+        marks = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+        for check in checks:
+            print(f"{marks[check.verdict]}  {check.name}: {check.found}" + (f" ({check.hint})" if check.hint else ""))
+    return int(any(check.verdict == "bad" for check in checks))
+
+
+def examine(out: Path) -> Iterator[Check]:
+    """Every check, in an order in which a failure explains those after it."""
+    yield _python()
+    yield _packages()
+    yield from _extras()
+    yield from _models()
+    yield _sandbox()
+    yield _cores()
+    yield from _disk(out)
+
+
+def _python() -> Check:
+    good = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check(
+        name="python", verdict="ok" if good else "bad", found=found, hint="" if good else "needs 3.11 or newer"
+    )
+
+
+def _packages() -> Check:
+    versions = {name: _version(name) for name in ("nested-rl", *CORE)}
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        hint = "pip install nested-rl"
+        return Check(name="packages", verdict="bad", found=f"missing: {', '.join(missing)}", hint=hint)
+    return Check(
+        name="packages", verdict="ok", found=", ".join(f"{name} {version}" for name, version in versions.items())
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extras() -> Iterator[Check]:
+    for extra, modules in EXTRAS.items():
+        missing = [name for name in modules if find_spec(name) is None]
+        found = f"not installed: {', '.join(missing)}" if missing else "installed"
+        hint = f"optional: pip install 'nested-rl[{extra}]'" if missing else ""
+        yield Check(name=f"extra {extra}", verdict="note" if missing else "ok", found=found, hint=hint)
+
+
+def _models() -> Iterator[Check]:
+    from nested_rl.errors import NestedRLError
+    from nested_rl.nano.folder import load_model, weights_path
+
+    for name in ("nano-s", "nano-m", "nano-agent"):
+        hint = "reinstall the package, or run: nested-rl models build"
+        try:
+            model, _ = load_model(weights_path(name))
+        except NestedRLError as error:
+            yield Check(name=f"model {name}", verdict="bad", found=str(error), hint=hint)
+        else:
+            yield Check(name=f"model {name}", verdict="ok", found=f"{model.theta.size:,} parameters, intact")
+
+
+def _sandbox() -> Check:
+    from nested_rl.jobs.sandbox import SandboxError, Zygote
+
+    told: Mapping[str, tuple[Verdict, str]] = {
+        "namespaces": ("ok", ""),
+        "seccomp": ("ok", "no namespaces here; the system-call filter alone confines agent-written code"),
+        "limits": ("note", "resource limits only: run nothing here that an unknown agent wrote"),
+    }
+    zygote = Zygote()
+    try:
+        level = zygote.level
+    except (SandboxError, OSError) as error:
+        return Check(name="sandbox", verdict="bad", found=f"cannot be started: {error}")
+    finally:
+        zygote.close()
+    verdict, hint = told[level]
+    return Check(name="sandbox", verdict=verdict, found=level, hint=hint)
+
+
+def _cores() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    hint = "" if usable > 1 else "the pilot takes about twice as long as on two"
+    return Check(name="cores", verdict="ok" if usable > 1 else "note", found=str(usable), hint=hint)
+
+
+def _disk(out: Path) -> Iterator[Check]:
+    for name, folder in (("runs", out), ("temporary files", Path(tempfile.gettempdir()))):
+        there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+        free_gib = shutil.disk_usage(there).free / 2**30
+        if not os.access(there, os.W_OK | os.X_OK):
+            yield Check(name=name, verdict="bad", found=f"{there} cannot be written", hint="choose another folder")
+        elif free_gib < ROOM_GIB:
+            yield Check(name=name, verdict="bad", found=f"{free_gib:.1f} GiB free in {there}", hint="make room")
+        else:
+            yield Check(name=name, verdict="ok", found=f"{free_gib:.0f} GiB free in {there}")

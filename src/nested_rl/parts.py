@@ -1,0 +1,125 @@
+"""Parts by name: `[compute] name = "local"` in a run file, `--inner nano` on the command line.
+
+Every part registers under an entry point group, built-in ones and those of third-party packages alike.
+
+>>> names("trainer")
+('nano',)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from nested_rl.errors import MissingExtra, NestedRLError, SettingsError, UnknownName
+
+GROUPS: Mapping[str, str] = {
+    "trainer": "nested_rl.trainers",
+    "harness": "nested_rl.harness",
+    "inner": "nested_rl.inner",
+    "queue": "nested_rl.queues",
+    "compute": "nested_rl.compute",
+    "scorer": "nested_rl.scorers",
+}
+"""The entry point group of each kind of part."""
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The registered parts of a kind, of every installed package."""
+    return tuple(sorted(_registered(kind)))
+
+
+def find(kind: str, name: str) -> Callable[..., Any]:
+    """The class (or factory) registered as `name`. Raises UnknownName, MissingExtra, or SettingsError if it is broken."""
+    known = _registered(kind)
+    if name not in known:
+        raise UnknownName(kind, name, known)
+    try:
+        made: Callable[..., Any] = known[name].load()
+    except MissingExtra:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"{kind} {name!r} ({known[name].value}) cannot be loaded: {error}") from error
+    return made
+
+
+def build(kind: str, settings: Mapping[str, Any]) -> Any:
+    """A part from a table: `name` says which, the other keys are its keyword arguments. Lists become tuples.
+
+    Raises UnknownName for a key it does not take, with the nearest right one, and SettingsError for a value it refuses.
+    """
+    values = dict(settings)
+    name = values.pop("name", None)
+    if not isinstance(name, str):
+        raise SettingsError(f"[{kind}] needs a name, one of: {', '.join(names(kind))}")
+    part = find(kind, name)
+    parameters = inspect.signature(part).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for key in values:
+            if key not in parameters:
+                raise UnknownName(f"key (in [{kind}], {name})", key, parameters)
+    missing = [p.name for p in parameters.values() if p.default is p.empty and _named(p) and p.name not in values]
+    if missing:
+        raise SettingsError(f"[{kind}] {name} also needs {', '.join(missing)}")
+    try:
+        return part(**{key: _frozen(value) for key, value in values.items()})
+    except NestedRLError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"[{kind}] {name}: {error}") from error
+
+
+def function(where: str, *, beside: Path) -> Callable[..., Any]:
+    """A function of yours: `rewards.py:thrifty` (a file, relative to the folder `beside`) or `package.module:thrifty`."""
+    place, _, name = where.rpartition(":")
+    if not place or not name:
+        raise SettingsError(f"{where!r} is not a place of a function; write FILE.py:NAME or MODULE:NAME")
+    module = _from_file(beside / place) if place.endswith(".py") else _from_import(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        callables = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise UnknownName(f"function (in {place})", name, callables)
+    made: Callable[..., Any] = found
+    return made
+
+
+def _registered(kind: str) -> Mapping[str, EntryPoint]:
+    if kind not in GROUPS:
+        raise UnknownName("kind of part", kind, GROUPS)
+    return {point.name: point for point in entry_points(group=GROUPS[kind])}
+
+
+def _named(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise SettingsError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Under a name of its own, or a file called `types.py` would hide a module of the standard library.
+    sys.modules[f"nested_rl_run_file.{path.stem}"] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SettingsError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _from_import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SettingsError(f"module {name!r} cannot be imported: {error}") from error

@@ -1,0 +1,398 @@
+"""The command line: what it prints, and that whatever goes wrong is one sentence and an exit code."""
+
+import json
+import subprocess
+import sys
+from typing import ClassVar
+
+import pytest
+from made_run import make_run
+
+from nested_rl import cli
+from nested_rl.cli import doctor, runfile, running
+from nested_rl.errors import NestedRLError, RunDirError, SettingsError, UnknownName
+from nested_rl.rewards import UpliftReward
+from nested_rl.rundir import RunDir
+from nested_rl.types import Problem, Validation
+
+
+@pytest.fixture
+def told(capsys):
+    """Run a command: (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        code = cli.main([str(word) for word in argv])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "pilot", steps=4, groups_per_step=2, group_size=4).path
+
+
+COMMANDS = ("pilot", "run", "evaluate", "report", "tasks", "jobs", "models", "doctor")
+
+
+def test_help_lists_every_command_in_the_order_of_need(told):
+    code, out, _ = told("--help")
+    assert code == 0
+    places = [out.index(f" {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(told, command):
+    code, out, _ = told(command, "--help")
+    assert code == 0
+    assert f"nested-rl {command}" in out
+
+
+def test_version(told):
+    assert told("--version")[1].strip().count(".") == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["pilto"], 'Did you mean "pilot"'),
+        (["pilot", "--steps", "many"], "--steps"),
+        (["pilot", "--stepz", "3"], "--stepz"),
+        (["report"], "RUN requires an argument"),
+        (["report", "/nowhere/at/all"], "not a run directory"),
+        (["tasks", "show", "calc_chian"], "did you mean 'calc_chain'"),
+        (["run", "/nowhere.toml"], "No such file"),
+        (["evaluate", "/nowhere"], "not a run directory"),
+        (["jobs", "check", "/nowhere/at/all"], "no such folder"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_code_2(told, argv, words):
+    code, out, err = told(*argv)
+    assert code == 2
+    assert words in err
+    assert err.startswith("nested-rl: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (SettingsError("no such thing"), 2, "no such thing"),
+        (UnknownName("family", "calc_chian", ["calc_chain"]), 2, "did you mean"),
+        (RunDirError("runs/x: No space left on device"), 1, "No space left"),
+        (NestedRLError("broken"), 1, "broken"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command again to resume"),
+    ],
+)
+def test_errors_become_exit_codes(told, monkeypatch, error, code, words):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("nested_rl.experiment.Experiment.run", fail)
+    found, _, err = told("pilot", "--out", "somewhere")
+    assert found == code
+    assert err == f"nested-rl: {err.removeprefix('nested-rl: ')}"
+    assert words in err
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("nested_rl.experiment.Experiment.run", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["pilot", "--out", "somewhere"])
+
+
+# ---------------------------------------------------------------- report
+
+
+def test_report_writes_the_page_and_prints_the_paragraph(told, run_dir):
+    (run_dir / "report.html").unlink(missing_ok=True)
+    code, out, err = told("report", run_dir)
+    assert (code, err) == (0, "")
+    assert out.startswith("Reward went from")
+    assert (run_dir / "report.html").exists()
+
+
+def test_report_can_open_a_browser(told, run_dir, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    told("report", run_dir, "--open")
+    assert opened == [(run_dir / "report.html").resolve().as_uri()]
+
+
+# ---------------------------------------------------------------- pilot
+
+
+class Fake:
+    """Stands in for Experiment: records what it was asked, and leaves a made run behind."""
+
+    asked: ClassVar[list] = []
+
+    def __init__(self, **parts):
+        self.parts = parts
+
+    def run(self, steps=25, **arguments):
+        Fake.asked.append(("run", steps, arguments))
+        if not arguments["out"].exists():
+            make_run(arguments["out"], steps=2, groups_per_step=2, group_size=4)
+
+    def evaluate(self, families, *, policy, n, seed, out):
+        Fake.asked.append(("evaluate", tuple(f.name for f in families), policy, n, seed, out))
+        return self
+
+    def compare(self, other):
+        return "reward +0.480 [+0.400, +0.550]"
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    Fake.asked = []
+    monkeypatch.setattr("nested_rl.experiment.Experiment", Fake)
+    return Fake
+
+
+def test_pilot_trains_evaluates_both_sides_and_writes_the_report(told, fake, tmp_path):
+    out = tmp_path / "pilot"
+    code, printed, _ = told("pilot", "--out", out, "--steps", 3, "--seed", 7)
+    assert code == 0
+    assert fake.asked == [
+        ("run", 3, {"seed": 7, "out": out, "quiet": False}),
+        ("evaluate", ("triage",), "RUN@best", 48, 0, out),
+        ("evaluate", ("triage",), "RUN@initial", 48, 0, out),
+    ]
+    assert "best minus untrained on triage: reward +0.480" in printed
+    assert "Report: " in printed
+    assert (out / "report.html").exists()
+
+
+def test_quiet_says_nothing(told, fake, tmp_path):
+    assert told("pilot", "--out", tmp_path / "pilot", "--quiet")[1:] == ("", "")
+
+
+def test_fresh_deletes_a_run_and_nothing_else(told, fake, tmp_path):
+    out = make_run(tmp_path / "pilot", steps=1, groups_per_step=1, group_size=2).path
+    (out / "mark").touch()
+    told("pilot", "--out", out)
+    assert (out / "mark").exists()
+    told("pilot", "--out", out, "--fresh")
+    assert not (out / "mark").exists()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").touch()
+    code, _, err = told("pilot", "--out", tmp_path / "home", "--fresh")
+    assert code == 2
+    assert "is not a run directory, so it is not deleted" in err
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_fresh_leaves_a_run_alone_that_somebody_works_in(tmp_path):
+    make_run(tmp_path / "run", steps=1, groups_per_step=1, group_size=2)
+    held = RunDir.open(tmp_path / "run")
+    held.own()
+    with pytest.raises(SettingsError, match="another process"):
+        running.start_over(tmp_path / "run")
+    held.close()
+    assert (tmp_path / "run" / "run.toml").exists()
+
+
+# ---------------------------------------------------------------- run files
+
+FILE = """
+families = ["calc_chain", "ledger"]
+reward = "mine.py:thrifty"
+[run]
+steps = 3
+order = "ready"
+[budget]
+usd = 5.0
+[queue]
+name = "memory"
+[evaluate]
+families = ["triage"]
+n = 12
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "mine.py").write_text("def thrifty(outcome):\n    return 0.5\n")
+    path = tmp_path / "thrifty.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_run_file_is_an_experiment(told, fake, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = told("run", file)
+    assert (code, err) == (0, "")
+    (_, steps, arguments), (_, families, policy, n, *_), _ = fake.asked
+    assert (steps, arguments["order"], str(arguments["out"])) == (3, "ready", "runs/thrifty")
+    assert (families, policy, n) == (("triage",), "RUN@best", 12)
+
+
+def test_the_parts_of_a_run_file(file):
+    experiment = runfile.experiment(runfile.read(file), beside=file.parent)
+    assert [family.name for family in experiment.tasks] == ["calc_chain", "ledger"]
+    assert experiment.reward(None) == 0.5
+    assert experiment.budget.usd == 5.0
+    assert type(experiment.queue).__name__ == "MemoryQueue"
+    assert experiment.trainer is None
+
+
+def test_a_reward_table_sets_the_weights(file):
+    file.write_text("[reward]\nquality = 1.0\n")
+    assert runfile.experiment(runfile.read(file), beside=file.parent).reward == UpliftReward(quality=1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("familys = []", "did you mean 'families'"),
+        ("[run]\nstep = 3", "did you mean 'steps'"),
+        ("[run]\nsteps = 'three'", "run.steps: expected a whole number"),
+        ("[run]\norder = 'random'", "run.order: expected one of"),
+        ("[evaluate]\nn = 3", "evaluate.families: missing"),
+        ("[budget]\ndollars = 3", "unknown key"),
+        ("families = ['calc_chian']", "did you mean 'calc_chain'"),
+        ("reward = 3", "reward is FILE.py:NAME"),
+        ("[reward]\nqualty = 1", "did you mean 'quality'"),
+        ("[queue]\nname = 'memoy'", "did you mean 'memory'"),
+        ("[queue]\nname = 'memory'\nsize = 3", "unknown key"),
+        ("steps = = 3", "not TOML"),
+    ],
+)
+def test_a_wrong_run_file_is_refused_with_the_place(told, file, text, words):
+    file.write_text(text)
+    code, _, err = told("run", file)
+    assert code == 2
+    assert words in err
+
+
+def test_a_run_with_parts_of_its_own_is_not_evaluated_with_others(told, tmp_path):
+    run = RunDir.create(tmp_path / "run", {"steps": 1, "parts": {"reward": {"name": "thrifty"}}})
+    run.close()
+    code, _, err = told("evaluate", tmp_path / "run")
+    assert code == 2
+    assert "made with parts of its own (reward)" in err
+    assert "--using FILE.toml" in err
+
+
+# ---------------------------------------------------------------- tasks, jobs, doctor
+
+
+def test_tasks_lists_the_families(told):
+    code, out, _ = told("tasks")
+    assert code == 0
+    for name in ("calc_chain", "multi_hop", "string_pipeline", "ledger", "dispatch"):
+        assert f"{name} " in out
+    assert "held out" in next(line for line in out.splitlines() if line.startswith("triage"))
+
+
+def test_tasks_show_shows_training_questions_only(told):
+    from nested_rl import tasks
+
+    code, out, _ = told("tasks", "show", "triage", "--n", 20, "--seed", 3)
+    assert code == 0
+    assert "held out" in out
+    (family,) = tasks.load("triage", scale="nano")
+    questions = [line.partition("  ->  ")[0] for line in out.splitlines() if "  ->  " in line]
+    assert len(questions) == 20
+    assert all(tasks.bucket("triage", family.key(question)) >= 2 for question in questions)
+    assert "task triage" in out
+
+
+class Inner:
+    scale = "nano"
+    verdict = Validation(ok=True, base="nano-m", families=("calc_chain",))
+
+    async def validate(self, draft):
+        Inner.seen = draft
+        return self.verdict
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("nested_rl.parts.find", lambda kind, name: Inner)
+    job = tmp_path / "job"
+    (job / "data").mkdir(parents=True)
+    (job / "job.toml").write_text("[model]\n")
+    (job / "environment.py").write_text("x = 1\n")
+    (job / "data" / "rows.jsonl").write_text("{}\n")
+    (job / ".git").mkdir()
+    (job / ".git" / "config").write_text("")
+    return job
+
+
+def test_jobs_check_accepts(told, folder, monkeypatch):
+    code, out, _ = told("jobs", "check", folder, "--json")
+    assert (code, json.loads(out)) == (0, {"ok": True, "problems": []})
+    assert set(Inner.seen.files) == {"job.toml", "environment.py", "data/rows.jsonl"}
+    assert Inner.seen.task.family == "calc_chain"
+    assert "a valid job on nano-m" in told("jobs", "check", folder)[1]
+
+
+def test_jobs_check_refuses_with_the_reasons(told, folder, monkeypatch):
+    problem = Problem(code="key.unknown", where="job.toml", message="no key x", hint="did you mean y?", brief="b")
+    monkeypatch.setattr(Inner, "verdict", Validation(ok=False, problems=(problem,)))
+    code, out, _ = told("jobs", "check", folder, "--json")
+    expected = {"code": "key.unknown", "where": "job.toml", "message": "no key x", "hint": "did you mean y?"}
+    assert (code, json.loads(out)) == (1, {"ok": False, "problems": [expected]})
+    code, out, _ = told("jobs", "check", folder)
+    assert code == 1
+    assert "job.toml: no key x [key.unknown]" in out
+
+
+def test_doctor_finds_what_is_wrong(told, monkeypatch, tmp_path):
+    code, out, _ = told("doctor", "--out", tmp_path, "--json")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert checks["python"]["verdict"] == "ok"
+    assert checks["sandbox"]["found"] in ("namespaces", "seccomp", "limits")
+    assert code == int(any(check["verdict"] == "bad" for check in checks.values()))
+    monkeypatch.setattr(doctor, "ROOM_GIB", 1e9)
+    monkeypatch.setattr(doctor, "CORE", ("attrs", "never-heard-of"))
+    code, out, _ = told("doctor", "--out", tmp_path)
+    assert code == 1
+    assert "BAD   packages: missing: never-heard-of" in out
+    assert "GiB free" in out
+
+
+def test_doctor_says_when_runs_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    verdicts = {check.name: check for check in doctor._disk(tmp_path / "deep" / "runs")}
+    assert verdicts["runs"].verdict == "bad"
+    assert str(tmp_path) in verdicts["runs"].found
+
+
+# ---------------------------------------------------------------- as a program
+
+
+def program(*argv, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "nested_rl", *argv], check=False, text=True, capture_output=True, **options
+    )
+
+
+def test_the_command_line_loads_nothing_heavy():
+    code = (
+        "import sys, nested_rl.cli; print([m for m in ('numpy', 'matplotlib', 'httpx', 'jinja2') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_it_runs_as_a_module_too():
+    found = program("tasks", "show", "no_such_family")
+    assert found.returncode == 2
+    assert found.stderr.startswith("nested-rl: unknown family")
+
+
+def test_a_reader_who_goes_away_gets_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nested_rl", "tasks"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) in (0, 1)
