@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from nested_rl.errors import InfraFault, MachineLost
-from nested_rl.interfaces import Machine
+from nested_rl.interfaces import Machine, Process
 
 Answer = dict[str, Any]
 
@@ -49,7 +49,7 @@ async def ask(
         async with asyncio.timeout(timeout_s):
             await process.write(json.dumps({**question, "nonce": nonce}).encode() + b"\n")
             line = await process.readline()
-        answer = _checked(line, nonce, f"{key} on {machine.id}")
+        answer = _checked(line, nonce, f"{key} on {machine.id}", process)
     except TimeoutError:
         await process.kill()
         raise OutOfTime(f"{key} on {machine.id} gave no answer in {timeout_s:g} s") from None
@@ -64,9 +64,9 @@ async def ask(
     return answer
 
 
-def _checked(line: bytes, nonce: str, who: str) -> Answer:
+def _checked(line: bytes, nonce: str, who: str, process: Process) -> Answer:
     if not line.endswith(b"\n"):
-        raise MachineLost(f"{who} died before it answered")
+        raise MachineLost(f"{who} died before it answered; its last words: {getattr(process, 'last_words', 'unknown')}")
     try:
         answer = json.loads(line)
     except ValueError:

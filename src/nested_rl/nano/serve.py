@@ -22,7 +22,6 @@ from nested_rl.nano.sampling import Samples, generate, pad_left
 from nested_rl.nano.threads import single_thread
 from nested_rl.nano.tokenizer import Tokenizer
 
-KEY = "nano-sampler"
 WEIGHTS = "model.safetensors"
 _ROWS = 1024
 """Rows sampled at once."""
