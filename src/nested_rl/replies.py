@@ -33,12 +33,13 @@ def task(name: str, difficulty: int) -> str:
 
 
 def accuracy(scores: dict[str, float]) -> str:
-    """Untrained scores on the dev split, two decimals.
+    """Untrained scores on the dev split, two decimals, the best first: very small agents cannot compare numbers.
 
     >>> accuracy({"nano-s": 0.26, "nano-m": 0.71})
-    'accuracy nano-s 0.26 nano-m 0.71'
+    'accuracy nano-m 0.71 nano-s 0.26'
     """
-    return ACCURACY.format(scores=" ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+    best_first = sorted(scores.items(), key=lambda item: -item[1])
+    return ACCURACY.format(scores=" ".join(f"{name} {value:.2f}" for name, value in best_first))
 
 
 def brief(text: str) -> str:

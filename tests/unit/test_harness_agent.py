@@ -95,7 +95,7 @@ async def test_a_brief_episode_word_for_word():
         "task calc_chain k 3",
         "files README.md",
         replies.README,
-        "accuracy nano-s 0.26 nano-m 0.71",
+        "accuracy nano-m 0.71 nano-s 0.26",
         "ok",
         "ok",
         "error: reward raised ZeroDivisionError",

@@ -101,8 +101,8 @@ class FullWords(Words):
         return text if more <= 0 else f"{text[: self.read_chars]}\n[{more} more characters are not shown]"
 
     def accuracy(self, scores: Mapping[str, float]) -> str:
-        lines = [f"{name}: {value:.2f}" for name, value in scores.items()]
-        return "\n".join(["Accuracy of the untrained models on a development set:", *lines])
+        lines = [f"{name}: {value:.2f}" for name, value in sorted(scores.items(), key=lambda item: -item[1])]
+        return "\n".join(["Accuracy of the untrained models on a development set, the best first:", *lines])
 
     def verdict(self, validation: Validation, *, attempts_left: int) -> str:
         if validation.ok:
