@@ -396,3 +396,29 @@ def test_a_reader_who_goes_away_gets_no_traceback():
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
     assert process.wait(60) in (0, 1)
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_models_build_makes_the_bases_and_then_the_agent(told, monkeypatch, tmp_path):
+    made = []
+
+    def base(name, folder, *, seed, log):
+        log("step 1 of 1: loss 0.500")
+        made.append((name, folder, seed))
+
+    monkeypatch.setattr("nested_rl.pretrain.bases.build", base)
+    monkeypatch.setattr("nested_rl.cli.models._build_agent", lambda folder, seed: made.append(("agent", folder, seed)))
+    code, out, _ = told("models", "build", "--out", tmp_path, "--seed", 4)
+    assert code == 0
+    assert [name for name, *_ in made[-1:]] == ["agent"]
+    assert {name for name, *_ in made[:-1]} == {"nano-s", "nano-m"}
+    assert all(folder.parent == tmp_path and seed == 4 for _, folder, seed in made)
+    assert "loss 0.500" in out
+    made.clear()
+    told("models", "build", "--only", "nano-m", "--out", tmp_path)
+    assert [name for name, *_ in made] == ["nano-m"]
+    code, _, err = told("models", "build", "--only", "nano-l")
+    assert code == 2
+    assert "unknown nano model 'nano-l'" in err
