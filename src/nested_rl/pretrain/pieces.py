@@ -15,11 +15,12 @@ from nested_rl.renderers.nano import END, PAD, RULE, SPECIALS, UNK
 
 CHARACTERS: Final = (*map(chr, range(32, 127)), "\n")
 
-NAMES: Final = tuple(
-    "calc chain multi hop string pipeline ledger dispatch triage "
-    "anchor basket bridge candle cloud compass copper engine falcon forest garden granite harbor lantern marble market "
-    "meadow mirror orbit paper planet puzzle river saddle signal stone thread ticket velvet violet window".split()
-)
+_NAMES = """
+calc chain multi hop string pipeline ledger dispatch triage
+anchor basket bridge candle cloud compass copper engine falcon forest garden granite harbor lantern marble market
+meadow mirror orbit paper planet puzzle river saddle signal stone thread ticket velvet violet window
+"""
+NAMES: Final = tuple(_NAMES.split())
 """Words that family names are made of, each one token. Pre-training names every family by one or two of them, at random."""
 
 _TOOLS = (
@@ -38,6 +39,8 @@ _TOOLS = (
 )
 _TOML = (
     '[model]\nbase = "',
+    "[model]\n",
+    'base = "',
     '"\n[training]\n',
     "[training]\n",
     "[rollout]\n",
@@ -47,7 +50,6 @@ _TOML = (
     "batch_size = ",
     "group_size = ",
     "temperature = ",
-    "max_tokens = ",
     "clip = ",
     "weight_decay = ",
     "nano-s",
@@ -92,14 +94,45 @@ _PYTHON = (
     "[99]",
 )
 
+_WORDS = (
+    "task ",
+    " k ",
+    *("base", "steps", "learning_rate", "batch_size", "group_size", "temperature", "examples", "reward"),
+    *("NameError", "ValueError", "TypeError", "IndexError", "AttributeError"),
+)
 
-def _words(text: str) -> list[str]:
-    """The words of a reply, with the blank before them; what is filled in is left out."""
-    return re.findall(r" ?[A-Za-z_.]{2,}:?", re.sub(r"\{\w*\}", "", text))
+
+_EXPECTED = (
+    "files.missing",
+    "job.syntax",
+    "job.missing",
+    "job.value",
+    "job.base",
+    "environment.syntax",
+    "environment.raised",
+    "examples.raised",
+    "examples.family",
+    "reward.raised",
+    "reward.number",
+    "reward.flat",
+    "reward.inverted",
+    "reward.junk",
+)
+"""Codes of problems that pre-training meets. The others are spelled out, character by character."""
+
+
+def _heard() -> list[str]:
+    """The fixed parts of the replies, one token each, so that a very small model can tell replies apart."""
+    texts = [
+        text
+        for name, text in vars(replies).items()
+        if name.isupper() and isinstance(text, str) and text != replies.ERROR
+    ]
+    texts += [replies.ERROR.format(brief=text) for text in map(replies.BRIEF.__getitem__, _EXPECTED)]
+    return [part for text in texts for part in re.split(r"\{\w*\}", text)]
 
 
 def tokenizer() -> Tokenizer:
     """The vocabulary as a tokenizer."""
-    said = [text for name, text in vars(replies).items() if name.isupper() and isinstance(text, str)]
-    pieces = [*_TOOLS, *_TOML, *_PYTHON, *NAMES, "task ", " k ", *(word for text in said for word in _words(text))]
+    pieces = [*_TOOLS, *_TOML, *_PYTHON, *NAMES, *_WORDS, *_heard()]
     return Tokenizer.pieces(SPECIALS, CHARACTERS, pieces, pad=PAD, eos=END, unk=UNK)
