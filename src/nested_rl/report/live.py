@@ -93,7 +93,8 @@ class Live:
         self._started_s = monotonic()
         self._last_step_s = self._started_s
         self._step_times_s: list[float] = []
-        self._queued = self._running = 0
+        self._queued: int | None = None  # not known until an event tells
+        self._running = 0
         self._episodes = 0
         self._note = ""
         self._rich: RichLive | None = None
@@ -137,9 +138,9 @@ class Live:
         """
         match name:
             case "job.queued":
-                self._queued += 1
+                self._queued = (self._queued or 0) + 1
             case "job.started":
-                self._queued = max(0, self._queued - 1)
+                self._queued = None if self._queued is None else max(0, self._queued - 1)
                 self._running += 1
             case "job.done":
                 self._running = max(0, self._running - 1)
@@ -149,7 +150,8 @@ class Live:
                 self._say(f"evaluated {fields.get('name', '')}".strip() + _value(fields))
             case "run.finished":
                 self._note = "finished"
-        self._queued = int(fields.get("queued", self._queued))
+        if "queued" in fields:
+            self._queued = int(fields["queued"])
         self._running = int(fields.get("running", self._running))
 
     @_never_raises
@@ -241,7 +243,7 @@ class Live:
         )
         left = duration(self.left_s) if done < total else "0 s"
         facts = [
-            f"jobs {self._running} running {self._queued} queued",
+            f"jobs {self._running} running" + ("" if self._queued is None else f" {self._queued} queued"),
             f"episodes {self._episodes}",
             f"cost {money(self.usd)}",
             f"time {duration(self._monotonic() - self._started_s)}",
