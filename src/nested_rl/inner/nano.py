@@ -62,6 +62,10 @@ class NanoInnerTrainer(InnerTrainer):
         """The most that training and scoring of one job take together."""
         return 2 * self.wall_s
 
+    def settings(self) -> dict[str, object]:
+        """What of this trainer changes results; recorded with a run."""
+        return {"bases": self.bases, "max_work": self.max_work, "wall_s": self.wall_s}
+
     def bind(self, families: Sequence[TaskFamily]) -> None:
         """Know these families too, besides the built-in ones: their questions are recognised, held-out ones dropped."""
         builtin = tasks.load(scale="nano")

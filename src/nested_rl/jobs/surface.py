@@ -6,7 +6,7 @@ An inner trainer has one `Surface`; a new dialect is a new one, and none of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from attrs import field, frozen, validators
@@ -99,6 +99,10 @@ class ProbeRules:
     reward_cap: float = 100.0
 
 
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
 @frozen(kw_only=True)
 class Surface:
     """Everything that an inner trainer allows.
@@ -110,9 +114,9 @@ class Surface:
 
     tables: Mapping[str, Mapping[str, Key]]
     bases: tuple[str, ...]
-    advanced: frozenset[str] = field(default=frozenset(), converter=frozenset)
-    imports: frozenset[str] = field(default=frozenset(MODULES), converter=frozenset)
-    kit: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    advanced: frozenset[str] = field(default=frozenset(), converter=_names)
+    imports: frozenset[str] = field(default=frozenset(MODULES), converter=_names)
+    kit: frozenset[str] = field(default=frozenset(), converter=_names)
     files: FileRules = FileRules()
     probe: ProbeRules = ProbeRules()
     rules: tuple[Rule, ...] = ()
