@@ -146,6 +146,11 @@ def test_weights_that_blow_up_are_the_jobs_fault():
         job(Env(reward=lambda row: 1e300 * len(row["completion"])), std_normalize=False).run()
 
 
+def test_rewards_too_large_to_average_are_the_jobs_fault():
+    with pytest.raises(AgentFault, match=r"as large as 1e\+307"):
+        job(Env(reward=lambda row: 1e307)).run()
+
+
 def test_rewards_see_the_text_with_its_end_mark_and_the_row_it_belongs_to():
     env = Env()
     job(env, steps=1).run()

@@ -145,15 +145,15 @@ class NanoInnerTrainer(InnerTrainer):
             log=answer["log"],
         )
 
-    def _further(self) -> list[TaskFamily]:
+    def _further(self) -> list[tasks.ChainFamily]:
         """Families of the user's, which a machine does not have yet."""
         own = set(tasks.names())
-        return [f for f in self._families or () if f.name not in own and isinstance(f, tasks.ChainFamily)]
+        further = (f for f in self._families or () if f.name not in own and isinstance(f, tasks.ChainFamily))
+        return [family for family in further if family.card.nano is not None]
 
 
-async def _shipped(family: TaskFamily, machine: Machine) -> str:
+async def _shipped(family: tasks.ChainFamily, machine: Machine) -> str:
     """Put a family's folder on the machine; its path there. It holds a generator, never an item of an evaluation."""
-    assert isinstance(family, tasks.ChainFamily)
     for file in sorted(family.card.folder.iterdir()):
         if file.is_file():
             await machine.put(f"families/{family.name}/{file.name}", file.read_bytes())

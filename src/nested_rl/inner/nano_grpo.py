@@ -186,7 +186,12 @@ class Grpo:
             {"prompt": rows[i // group]["prompt"], "completion": text, "answer": rows[i // group]["answer"]}
             for i, text in enumerate(texts)
         ]
-        return np.asarray(self.environment.rewards(asked), np.float64).reshape(len(rows), group)
+        rewards = np.asarray(self.environment.rewards(asked), np.float64).reshape(len(rows), group)
+        if not np.isfinite(rewards.sum()):
+            raise AgentFault(
+                f"reward: values as large as {np.abs(rewards).max():g} cannot be averaged; scale it to 0 to 1"
+            )
+        return rewards
 
     def _update(self, step: int, prompts: Ints, samples: Samples, advantages: Floats, kept: Floats) -> float:
         """`epochs` optimiser steps on the groups that differ; the last gradient's norm."""

@@ -43,7 +43,10 @@ async def ask(
     OutOfTime past `timeout_s`. A program that was asked and not heard to the end is killed: its next answer would
     belong to nobody.
     """
-    process = await machine.resident(key, argv, env=ENVIRONMENT)
+    try:
+        process = await machine.resident(key, argv, env=ENVIRONMENT)
+    except OSError as error:
+        raise MachineLost(f"{key} does not start on {machine.id}: {error}") from error
     nonce = secrets.token_hex(16)
     try:
         async with asyncio.timeout(timeout_s):
