@@ -18,8 +18,7 @@ from nested_rl.jobs.confine import Level
 
 _START_S = 60.0
 _CALL_S = 20.0
-_PACKAGE = Path(__file__).resolve().parents[2]
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from nested_rl.jobs.zygote import main; main()"
+_BOOT = "import sys; sys.path += sys.argv.pop(1).split(':'); from nested_rl.jobs.zygote import main; main()"
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -38,7 +37,7 @@ class Nursery:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._control, theirs = socket.socketpair()
-        command = [python or sys.executable, "-s", "-P", "-B", "-c", _BOOT, str(_PACKAGE)]
+        command = [python or sys.executable, "-s", "-P", "-B", "-c", _BOOT, _path(python)]
         command += ["--control", str(theirs.fileno()), "--strongest", strongest, *(["--kit"] if kit else [])]
         started = threading.Event()
         with theirs, tempfile.TemporaryFile() as errors:
@@ -119,3 +118,10 @@ class Nursery:
             raise ConnectionResetError("the zygote hung up")
         reply: Mapping[str, Any] = wire.unpack(body)
         return reply
+
+
+def _path(python: str | None) -> str:
+    """Where the process finds this package and what it needs: as we do, or, in another interpreter, beside its own packages."""
+    package = str(Path(__file__).resolve().parents[2])
+    ours = [entry for entry in sys.path if Path(entry).is_absolute()] if python in (None, sys.executable) else []
+    return os.pathsep.join([package, *ours])
