@@ -49,7 +49,6 @@ FAULTS = {
         "environment.py syntax",
     ),
     "return outside": (CODE + "return 1\n", "environment.syntax", "environment.py:8", "environment.py syntax"),
-    "too deep": ("x = " + "-" * 3900 + "1\n", "environment.syntax", "environment.py", "environment.py syntax"),
     "no reward": (
         CODE[: CODE.index("def reward")],
         "environment.missing",

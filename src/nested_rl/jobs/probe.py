@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from attrs import frozen
+from attrs import field, frozen
 
 from nested_rl import tasks
 from nested_rl.errors import UnknownName
@@ -43,7 +43,7 @@ class Findings:
 
     problems: tuple[Problem, ...] = ()
     families: tuple[str, ...] = ()
-    notes: Mapping[str, float] = {}
+    notes: Mapping[str, float] = field(factory=dict)
 
 
 def probe(
@@ -66,7 +66,7 @@ def _look(environment: Environment, rules: ProbeRules, families: Sequence[TaskFa
     rows = environment.examples(_SEED, rules.rows)
     again = environment.examples(_SEED, rules.rows)
     problems = list(_rows(rows, again, rules))
-    keys = _keys(rows, families)
+    keys = _keys(rows, families) if not problems else {}
     recognised = tuple(name for name, found in keys.items() if 2 * len(found) > len(rows))
     held_out = len({row for name, found in keys.items() for row, key in found.items() if tasks.bucket(name, key) < 2})
     if 2 * held_out > len(rows):
