@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nested_rl import answers, jobkit, tasks
+from nested_rl import jobkit, tasks
 from nested_rl.nano.folder import load_model, weights_path
 from nested_rl.nano.losses import backward_from_coefficients
 from nested_rl.nano.model import Qwen3
@@ -26,7 +26,7 @@ from nested_rl.nano.optim import AdamW
 from nested_rl.nano.packing import pack_groups
 from nested_rl.nano.sampling import generate, pad_left
 from nested_rl.nano.threads import single_thread
-from nested_rl.pretrain.bases import measure
+from nested_rl.pretrain.baselines import measure
 
 STEPS, PROMPTS, GROUP, LR, CLIP = 25, 16, 8, 1e-3, 0.2
 SALT = "base table"
@@ -42,8 +42,8 @@ def reference_job(path: Path, family: str, seed: int) -> Qwen3:
         prompts = pad_left([text.encode(row["prompt"]) for row in rows], text.pad_id)
         out = generate(model, prompts, group=GROUP, max_new=16, rng=draws)
         replies = [text.decode(ids[:n]) for ids, n in zip(out.ids, out.lengths, strict=True)]
-        answers_ = [row["answer"] for row in rows for _ in range(GROUP)]
-        right = [float(jobkit.parse(r) == a) for r, a in zip(replies, answers_, strict=True)]
+        wanted = [row["answer"] for row in rows for _ in range(GROUP)]
+        right = [float(jobkit.parse(r) == a) for r, a in zip(replies, wanted, strict=True)]
         rewards = np.reshape(right, (PROMPTS, GROUP)) * out.finished.reshape(PROMPTS, GROUP)
         spread = rewards.std(1, ddof=1, keepdims=True)
         advantages = (rewards - rewards.mean(1, keepdims=True)) / (spread + 1e-2)
@@ -70,16 +70,19 @@ def row(path: Path, family: str, seeds: int) -> dict[str, object]:
     (loaded,) = tasks.load(family, scale="nano")
     hidden = loaded.eval_set(next(loaded.tasks()), "hidden", salt=SALT)
     dev = loaded.eval_set(next(loaded.tasks()), "dev", salt=SALT)
-    base, _ = load_model(path)
-    untrained = measure(base, hidden, hidden.baseline_sampling)
+    base, text = load_model(path)
+    untrained = measure(base, text, hidden, hidden.baseline_sampling)
     began = time.process_time()
-    after = [measure(reference_job(path, family, seed), hidden, hidden.sampling, seed=seed).value for seed in range(seeds)]
+    after = [
+        measure(reference_job(path, family, seed), text, hidden, hidden.sampling, seed=seed).value
+        for seed in range(seeds)
+    ]
     return {
         "family": family,
         "base": path.name,
         "untrained": round(untrained.value, 4),
         "untrained_stderr": round(untrained.stderr, 4),
-        "untrained_dev": round(measure(base, dev, dev.baseline_sampling).value, 4),
+        "untrained_dev": round(measure(base, text, dev, dev.baseline_sampling).value, 4),
         "trained": [round(x, 4) for x in after],
         "cpu_s_per_job": round((time.process_time() - began) / seeds, 2),
     }
