@@ -309,8 +309,8 @@ class Experiment:
             on_event=on_event,
         )
         async with contextlib.AsyncExitStack() as stack:
-            for part in (queue, compute, inner, scorer, trainer):
-                close = getattr(part, "close", None)
+            for opened in (queue, compute, inner, scorer, trainer):
+                close = getattr(opened, "close", None)
                 if close is not None:
                     stack.push_async_callback(close)
             await stack.enter_async_context(workers)
