@@ -249,6 +249,22 @@ async def test_questions_of_a_family_of_ones_own_are_recognised_on_the_machine_t
     await trainer.close()
 
 
+async def test_jobs_may_ask_the_kit_for_a_family_of_ones_own(machine, tmp_path):
+    (dispatch,) = tasks.load("dispatch", scale="nano")
+    folder = tmp_path / "routing"
+    shutil.copytree(dispatch.card.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    asked = files(SOUND.replace('"dispatch"', '"routing"'))
+    trainer = NanoInnerTrainer()
+    (problem,) = (await trainer.validate(Draft(task=TASK, files=asked))).problems
+    assert problem.code == "examples.family"
+    trainer.bind(tasks.load(folder, scale="nano"))  # the sandbox that runs already is replaced
+    assert (await trainer.validate(Draft(task=TASK, files=asked))).problems == ()
+    made = await trainer.train(job(asked["environment.py"]), machine)
+    assert "12 rows asked" in made.log
+    assert await trainer.train(job(), machine)  # built-in ones are still known
+    await trainer.close()
+
+
 async def test_the_environment_is_dead_before_a_checkpoint_is_written(monkeypatch, tmp_path):
     alive = []
     spawn, write = nano_job.Zygote.spawn, nano_job.write

@@ -67,7 +67,10 @@ class NanoInnerTrainer(InnerTrainer):
         return {"bases": self.bases, "max_work": self.max_work, "wall_s": self.wall_s}
 
     def bind(self, families: Sequence[TaskFamily]) -> None:
-        """Know these families too, besides the built-in ones: their questions are recognised, held-out ones dropped."""
+        """Know these families too, besides the built-in ones.
+
+        Their questions are recognised, held-out ones dropped, and jobs may ask the kit for them by name.
+        """
         builtin = tasks.load(scale="nano")
         own = {family.name for family in builtin}
         self._families = (*builtin, *(family for family in families if family.name not in own))
@@ -93,10 +96,13 @@ class NanoInnerTrainer(InnerTrainer):
 
     async def validate(self, draft: Draft) -> Validation:
         """Checks and probe, in one warm sandbox that all validations share."""
-        if self._zygote is None:
-            self._zygote = Zygote()
         if self._families is None:
             self.bind(())
+        folders = tuple(family.card.folder for family in self._further())
+        if self._zygote is not None and self._zygote.families != folders:
+            await self.close()
+        if self._zygote is None:
+            self._zygote = Zygote(families=folders)
         return await validate(draft, self.surface, zygote=self._zygote, families=self._families or ())
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ runs in a sandbox of its own and is dead before a checkpoint is written; nothing
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ class Shop:
         base, tokenizer = _base(question["base"])
         model = base.copy()
         families = tasks.load(scale="nano") + _further(tuple(question["families"]))
-        with self.zygote.spawn(question["files"], LIMITS) as environment:
+        with self._sandbox(question["families"]).spawn(question["files"], LIMITS) as environment:
             training = Grpo(
                 model,
                 tokenizer,
@@ -64,6 +65,18 @@ class Shop:
         log = _log(account, environment.log)
         digest = write(Path(question["out"]), model, tokenizer, question["base"])
         return {"digest": digest, "work": account.work, "curve": account.curve, "log": log}
+
+    def _sandbox(self, folders: Sequence[str]) -> Zygote:
+        """The zygote, which knows exactly these families besides the built-in ones; another one if it did not."""
+        families = tuple(map(Path, folders))
+        if self.zygote.families != families:
+            self.close()
+            self.zygote = Zygote(families=families)
+        return self.zygote
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self.zygote.close()
 
 
 def held_out(families: Sequence[TaskFamily]) -> Callable[[str], bool]:
@@ -108,7 +121,7 @@ def main() -> None:
     """Serve until the input ends."""
     lines = Lines.claim()
     shop = Shop()
-    with single_thread(), shop.zygote:
+    with single_thread(), contextlib.closing(shop):
         lines.serve(shop.answer)
 
 

@@ -33,12 +33,13 @@ class Nursery:
     The thread that starts it lives as long as the process: the kernel kills the process when that thread is gone.
     """
 
-    def __init__(self, *, python: str | None, kit: bool, strongest: Level) -> None:
+    def __init__(self, *, python: str | None, kit: bool, strongest: Level, families: Sequence[Path] = ()) -> None:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._control, theirs = socket.socketpair()
         command = [python or sys.executable, "-s", "-P", "-B", "-c", _BOOT, _path(python)]
         command += ["--control", str(theirs.fileno()), "--strongest", strongest, *(["--kit"] if kit else [])]
+        command += [word for folder in families for word in ("--family", str(folder))]
         started = threading.Event()
         with theirs, tempfile.TemporaryFile() as errors:
             self._keeper = threading.Thread(

@@ -13,8 +13,9 @@ import functools
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Self
 
 from nested_rl.jobs import runner
@@ -47,16 +48,26 @@ __all__ = [
 class Zygote:
     """Makes environments, quickly: each is a fork of one warm process, started on first use and restarted when it died.
 
-    `python` is the interpreter, `kit` whether `nested_rl.jobkit` is loaded for environment.py, `strongest` the strongest
+    `python` is the interpreter, `kit` whether `nested_rl.jobkit` is loaded for environment.py, `families` the folders of
+    further families that the kit then knows by name (their code is the user's, and trusted), `strongest` the strongest
     mechanism to try (`level` says what was found), `at_once` how many probes may wait on its `threads`.
     """
 
     def __init__(
-        self, *, python: str | None = None, kit: bool = True, strongest: Level = "namespaces", at_once: int = 4
+        self,
+        *,
+        python: str | None = None,
+        kit: bool = True,
+        families: Sequence[Path] = (),
+        strongest: Level = "namespaces",
+        at_once: int = 4,
     ) -> None:
+        self.families = tuple(families)
         self.threads = ThreadPoolExecutor(at_once, thread_name_prefix="sandbox")
         self.restarts = 0
-        self._start = functools.partial(Nursery, python=python, kit=kit, strongest=strongest)
+        self._start = functools.partial(
+            Nursery, python=python, kit=kit, families=self.families, strongest=strongest
+        )
         self._nursery: Nursery | None = None
         self._lock = threading.Lock()
 

@@ -31,11 +31,15 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--strongest", default="namespaces")
     parser.add_argument("--kit", action="store_true")
+    parser.add_argument("--family", action="append", default=[])
     arguments = parser.parse_args()
     for module in (*runner.MODULES, *(f"encodings.{codec}" for codec in _CODECS)):
         importlib.import_module(module)
     if arguments.kit:
-        importlib.import_module("nested_rl.jobkit").warm()
+        kit = importlib.import_module("nested_rl.jobkit")
+        kit.warm()
+        if arguments.family:
+            kit.warm(*arguments.family)
     gc.collect()
     gc.freeze()  # children share these objects without copying them
     walls = Walls.build(arguments.strongest)
