@@ -12,6 +12,8 @@ Needs pytest and pytest-asyncio. Every built-in part passes its suite (tests/con
 
 from __future__ import annotations
 
+from nested_rl.testing.compute import ComputeSuite
+from nested_rl.testing.machine import MachineSuite
 from nested_rl.testing.queue import QueueSuite
 
-__all__ = ["QueueSuite"]
+__all__ = ["ComputeSuite", "MachineSuite", "QueueSuite"]
