@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -42,8 +43,12 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in home().glob("*/task.toml")))
 
 
-def load(*families: str | Path, scale: Scale = "full") -> tuple[TaskFamily, ...]:
-    """Families by name or by the path of a folder, at one scale. All built-in ones when none is named."""
+def load(*families: str | Path, scale: Scale | None = None) -> tuple[TaskFamily, ...]:
+    """Families by name or by the path of a folder. All built-in ones when none is named.
+
+    Without a `scale` a family comes at the full one, or at nano scale if it has no other; `Experiment` takes the one its
+    inner trainer needs.
+    """
     return tuple(_load(_folder(family), scale) for family in families or names())
 
 
@@ -52,15 +57,29 @@ def _folder(family: str | Path) -> Path:
         return home() / str(family)
     folder = Path(family).expanduser().resolve()
     if (folder / "task.toml").is_file() and (folder / "family.py").is_file():
-        return folder
+        return _with_a_name_of_its_own(folder)
     if isinstance(family, Path) or "/" in str(family):
         raise SettingsError(f"{folder} is not a family: it needs task.toml and family.py")
     raise UnknownName("family", family, names())
 
 
+def _with_a_name_of_its_own(folder: Path) -> Path:
+    """A family is named as its folder; jobs, evaluations and records know it by that name."""
+    if not re.fullmatch(r"[a-z]\w*", folder.name, re.ASCII):
+        raise SettingsError(
+            f"{folder}: a family's name is letters, digits and underscores, and begins with a small letter"
+        )
+    if folder.name in names() and folder != home().resolve() / folder.name:
+        raise SettingsError(
+            f"{folder}: there is a built-in family {folder.name!r} already; give the folder another name"
+        )
+    return folder
+
+
 @functools.cache
-def _load(folder: Path, scale: Scale) -> TaskFamily:
-    card = Card.read(folder).at(scale)
+def _load(folder: Path, scale: Scale | None) -> TaskFamily:
+    card = Card.read(folder)
+    card = card.at(scale or ("full" if card.full is not None else "nano"))
     made = getattr(_module(folder), "Family", None)
     if not callable(made):
         raise SettingsError(f"{folder / 'family.py'} has no class `Family`")

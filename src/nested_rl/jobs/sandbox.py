@@ -65,9 +65,7 @@ class Zygote:
         self.families = tuple(families)
         self.threads = ThreadPoolExecutor(at_once, thread_name_prefix="sandbox")
         self.restarts = 0
-        self._start = functools.partial(
-            Nursery, python=python, kit=kit, families=self.families, strongest=strongest
-        )
+        self._start = functools.partial(Nursery, python=python, kit=kit, families=self.families, strongest=strongest)
         self._nursery: Nursery | None = None
         self._lock = threading.Lock()
 

@@ -1,0 +1,42 @@
+"""Families of one's own: what their folder may be called, and at which scale they come."""
+
+import shutil
+
+import pytest
+
+from nested_rl import tasks
+from nested_rl.errors import SettingsError
+
+
+def copied(to, *, drop_scale=None):
+    """A built-in family's folder under another name, without one of its scales."""
+    shutil.copytree(tasks.load("ledger")[0].card.folder, to, ignore=shutil.ignore_patterns("__pycache__"))
+    if drop_scale:
+        before, _, after = (to / "task.toml").read_text().partition(f"[{drop_scale}]")
+        (to / "task.toml").write_text(before + "".join(after.partition("\n[")[1:]))
+    return to
+
+
+@pytest.mark.parametrize(("without", "comes_at"), [(None, "full"), ("full", "nano"), ("nano", "full")])
+def test_a_family_comes_at_full_scale_unless_it_has_only_the_other(tmp_path, without, comes_at):
+    (family,) = tasks.load(copied(tmp_path / "books", drop_scale=without))
+    assert (family.name, family.scale) == ("books", comes_at)
+
+
+def test_a_scale_that_is_asked_for_and_missing_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="no scale 'full'"):
+        tasks.load(copied(tmp_path / "books", drop_scale="full"), scale="full")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("my-books", "letters, digits and underscores"), ("2books", "small letter"), ("calc_chain", "built-in family")],
+)
+def test_a_name_that_jobs_could_not_use_is_refused(tmp_path, name, said):
+    with pytest.raises(SettingsError, match=said):
+        tasks.load(copied(tmp_path / name))
+
+
+def test_a_built_in_family_may_be_given_by_its_folder():
+    folder = tasks.load("ledger")[0].card.folder
+    assert tasks.load(folder)[0].name == "ledger"
