@@ -11,7 +11,7 @@ _NANO = re.compile(r"[^>.]*>([a-z0-9]+)\Z")
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _LABEL = re.compile(r"\banswer\b[\s*_]*(?:is\b|[:=])+\s*(.+)\Z", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.0+)?(?![\w.]*\d)")
+_NUMBER = re.compile(r"([-+]?)\$?(\d[\d,]*)(\.\d+)?")
 _WRAPPING = " \t\"'`*_$.,;:!()[]"
 
 
@@ -46,13 +46,14 @@ def number(text: str) -> str:
     >>> number("1,204"), number("It is -007."), number("9 + 3 = 12.00 coins"), number("3 or 4"), number("3.5")
     ('1204', '-7', '12', '', '')
     """
-    text = text.rpartition("=")[2]
-    found = _NUMBER.findall(text)
-    if len(found) != 1 or re.search(r"\d\.\d*[1-9]", text):
+    found = _NUMBER.findall(text.rpartition("=")[2])
+    if len(found) != 1:
         return ""
-    sign = "-" if found[0].startswith("-") else ""
-    digits = found[0].lstrip("+-$").replace(",", "").split(".")[0].lstrip("0")
-    return sign + digits if digits else "0"
+    sign, whole, fraction = found[0]
+    if fraction.strip(".0"):
+        return ""
+    digits = whole.replace(",", "").lstrip("0")
+    return sign.strip("+") + digits if digits else "0"
 
 
 def words(text: str) -> str:

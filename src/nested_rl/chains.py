@@ -163,17 +163,26 @@ class ChainFamily(TaskFamily):
 
     def examples(self, rng: random.Random, n: int, k: int | tuple[int, int] | None = None) -> list[Item]:
         """Items that a job may train on. `k` is a length or an inclusive range; the task's own difficulty when None."""
-        low, high = self.card.level.k
-        a, b = (self.difficulty, self.difficulty) if k is None else (k, k) if isinstance(k, int) else k
-        if not low <= a <= b <= high:
-            raise SettingsError(f"{self.name}: k must lie in {low}..{high}, not {k!r}")
+        a, b = self._lengths(k)
+        if not isinstance(n, int) or n < 0:
+            raise SettingsError(f"{self.name}: n must be a whole number from 0, not {n!r}")
         streams = {length: self.programs(rng, length) for length in range(a, b + 1)}
         return [self._item(*next(streams[rng.randint(a, b)]), rng) for _ in range(n)]
+
+    def _lengths(self, k: object) -> tuple[int, int]:
+        low, high = self.card.level.k
+        pair = (self.difficulty, self.difficulty) if k is None else (k, k) if isinstance(k, int) else k
+        match pair:
+            case [int(a), int(b)] if low <= a <= b <= high:
+                return a, b
+        raise SettingsError(f"{self.name}: k must be a length in {low}..{high} or a pair of them, not {k!r}")
 
     def eval_set(self, task: Task, split: EvalSplit, *, salt: str, n: int = 256) -> EvalSet:
         if split not in HELD_OUT_BUCKETS:
             raise UnknownName("split", split, HELD_OUT_BUCKETS)
-        k = task.difficulty
+        if task.family != self.name:
+            raise SettingsError(f"task {task.id!r} is of family {task.family!r}, not {self.name!r}")
+        k, _ = self._lengths(task.difficulty)
         rng = _rng("eval", self.name, self.scale, k, split, salt, n)
         items: dict[str, Item] = {}
         repeats = 0

@@ -117,7 +117,7 @@ RECIPES: Mapping[str, Recipe] = {
             "calc_chain": Mix(1.8, think=0.85, lazy=0.8),
             "multi_hop": Mix(1.8, think=0.5, lazy=0.8),
             "string_pipeline": Mix(0.9, think=0.6),
-            "ledger": Mix(1.2, think=0.12, lazy=0.95),
+            "ledger": Mix(1.2, think=0.05, lazy=0.95),
             "dispatch": Mix(2.4, think=0.23),
             "triage": Mix(0.7, think=0.06),
         },
