@@ -344,6 +344,55 @@ def test_jobs_check_refuses_with_the_reasons(told, folder, monkeypatch):
     assert "job.toml: no key x [key.unknown]" in out
 
 
+REAL_JOB = """[model]
+base = "nano-m"
+
+[training]
+steps = 12
+learning_rate = 1e-3
+"""
+REAL_ENVIRONMENT = """from nested_rl.jobkit import make, parse
+
+def examples(rng, n):
+    return make("calc_chain", rng, n)
+
+def reward(prompt, completion, answer):
+    return {reward}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reward", "ok"), [("float(parse(completion) == answer)", True), ("'a string'", False), ("float('nan')", False)]
+)
+def test_jobs_check_asks_the_real_inner_trainer(told, tmp_path, reward, ok):
+    (tmp_path / "job.toml").write_text(REAL_JOB)
+    (tmp_path / "environment.py").write_text(REAL_ENVIRONMENT.format(reward=reward))
+    code, out, err = told("jobs", "check", tmp_path, "--json")
+    found = json.loads(out)
+    assert (code, found["ok"], bool(found["problems"]), err) == (0 if ok else 1, ok, not ok, "")
+    assert all(set(problem) == {"code", "where", "message", "hint"} for problem in found["problems"])
+
+
+def test_doctor_notices_weights_that_were_changed(tmp_path, monkeypatch):
+    import shutil
+
+    from nested_rl.nano import folder
+
+    shutil.copytree(folder.weights_path("nano-s").parent, tmp_path / "weights")
+    monkeypatch.setattr(folder, "_WEIGHTS", tmp_path / "weights")
+    weights = tmp_path / "weights" / "nano-s" / "model.safetensors"
+    verdicts = {check.name: check for check in doctor._models()}
+    assert verdicts["model nano-s"].verdict == verdicts["model nano-m"].verdict == "ok"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    verdicts = {check.name: check for check in doctor._models()}
+    assert verdicts["model nano-s"].found == "not the weights that were recorded"
+    assert verdicts["model nano-m"].verdict == "ok"
+    weights.write_bytes(b"")
+    assert next(iter(doctor._models())).verdict == "bad"
+
+
 def test_doctor_finds_what_is_wrong(told, monkeypatch, tmp_path):
     code, out, _ = told("doctor", "--out", tmp_path, "--json")
     checks = {check["name"]: check for check in json.loads(out)}
@@ -406,18 +455,21 @@ def test_models_build_makes_the_bases_and_then_the_agent(told, monkeypatch, tmp_
 
     def base(name, folder, *, seed, log):
         log("step 1 of 1: loss 0.500")
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
         made.append((name, folder, seed))
 
     monkeypatch.setattr("nested_rl.pretrain.bases.build", base)
+    monkeypatch.setattr("nested_rl.pretrain.baselines.record", lambda place, names: made.append(("record", place, 4)))
     monkeypatch.setattr("nested_rl.cli.models._build_agent", lambda folder, seed: made.append(("agent", folder, seed)))
     code, out, _ = told("models", "build", "--out", tmp_path, "--seed", 4)
     assert code == 0
-    assert [name for name, *_ in made[-1:]] == ["agent"]
-    assert {name for name, *_ in made[:-1]} == {"nano-s", "nano-m"}
-    assert all(folder.parent == tmp_path and seed == 4 for _, folder, seed in made)
+    assert [name for name, *_ in made] == ["nano-m", "nano-s", "record", "agent"]
+    assert all(folder in (tmp_path, tmp_path / name, tmp_path / "nano-agent") for name, folder, _ in made)
+    assert {seed for *_, seed in made} == {4}
     assert "loss 0.500" in out
     made.clear()
-    told("models", "build", "--only", "nano-m", "--out", tmp_path)
+    told("models", "build", "--only", "nano-m", "--out", tmp_path / "other")
     assert [name for name, *_ in made] == ["nano-m"]
     code, _, err = told("models", "build", "--only", "nano-l")
     assert code == 2

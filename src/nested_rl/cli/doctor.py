@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -108,11 +109,27 @@ def _models() -> Iterator[Check]:
     for name in ("nano-s", "nano-m", "nano-agent"):
         hint = "reinstall the package, or run: nested-rl models build"
         try:
-            model, _ = load_model(weights_path(name))
+            folder = weights_path(name)
+            model, _ = load_model(folder)
         except NestedRLError as error:
             yield Check(name=f"model {name}", verdict="bad", found=str(error), hint=hint)
+            continue
+        recorded = _recorded_sha256(folder)
+        if recorded not in (None, hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()):
+            yield Check(name=f"model {name}", verdict="bad", found="not the weights that were recorded", hint=hint)
         else:
             yield Check(name=f"model {name}", verdict="ok", found=f"{model.theta.size:,} parameters, intact")
+
+
+def _recorded_sha256(folder: Path) -> str | None:
+    """What the weights' file was when the model was made: beside the bases' scores, or in the model's own provenance."""
+    for path in (folder.parent / "baselines.json", folder / "provenance.json"):
+        if path.is_file():
+            said = json.loads(path.read_text(encoding="utf-8")).get("sha256")
+            found = said.get(folder.name) if isinstance(said, dict) else said
+            if found is not None:
+                return str(found)
+    return None
 
 
 def _sandbox() -> Check:

@@ -20,14 +20,15 @@ AGENT = "nano-agent"
 def build(*, only: str | None = None, out: Path | None = None, seed: int = 0) -> None:
     """Pre-train the two bases and the agent again, on this computer's CPU, in a few minutes.
 
-    The same seed gives the same models. The agent is taught with the bases' own validation, so they come first.
+    The same seed gives the same models. What the bases score untrained is measured and recorded beside them. The agent is
+    taught with the validation that its jobs will meet, which needs the bases, so it comes last.
 
     Args:
         only: Make only nano-s, nano-m or nano-agent.
         out: Folder for the models, instead of the package's own.
         seed: Seed of everything random.
     """
-    from nested_rl.pretrain import bases
+    from nested_rl.pretrain import baselines, bases
 
     known = (*bases.RECIPES, AGENT)
     if only is not None and only not in known:
@@ -41,6 +42,9 @@ def build(*, only: str | None = None, out: Path | None = None, seed: int = 0) ->
         else:
             bases.build(name, place / name, seed=seed, log=_log)
         print(f"  written to {place / name} after {time.monotonic() - started_s:.0f} s", flush=True)
+        if name != AGENT and all((place / base / "config.json").is_file() for base in bases.RECIPES):
+            print("  measuring what the bases score untrained", flush=True)
+            baselines.record(place, tuple(bases.RECIPES))
 
 
 def _build_agent(folder: Path, seed: int) -> None:
