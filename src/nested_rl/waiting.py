@@ -11,14 +11,18 @@ from nested_rl.clock import Clock
 T = TypeVar("T")
 
 
+class Overdue(TimeoutError):
+    """A deadline of `within` passed: not to be taken for a time-out that the work itself raised."""
+
+
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns, or TimeoutError after `seconds` on `clock`. Either way nothing of it is left running.
+    """What `work` returns, or Overdue after `seconds` on `clock`. Either way nothing of it is left running.
 
     >>> from nested_rl.clock import VirtualClock
     >>> clock = VirtualClock()
     >>> asyncio.run(clock.run(within(clock, 5, clock.sleep(9))))
     Traceback (most recent call last):
-    TimeoutError: not done after 5 s
+    nested_rl.waiting.Overdue: not done after 5 s
     """
     task = asyncio.ensure_future(work)
     timer = asyncio.ensure_future(clock.sleep(seconds))
@@ -26,7 +30,7 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
         await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise TimeoutError(f"not done after {seconds:g} s")
+        raise Overdue(f"not done after {seconds:g} s")
     finally:
         task.cancel()
         timer.cancel()

@@ -1,38 +1,146 @@
-"""The workers: lease → machine → train → score → result, on one lease.
+"""Workers: lease a job, take a machine, train, score, hand in the result.
 
-A worker decides whose fault a failure was from what the controller saw, never from what the job printed: AgentFault (and
-the job's own deadline) finish the job with what it earned; everything else gives the delivery back, and the queue delivers
-it again until its deliveries run out. A scoring failure is never a number. Every worker is watched: one that dies takes the
-run with it, loudly.
+What the job did wrong is a result (fault "agent"). Everything else that goes wrong gives the delivery back, and the queue hands
+the job out again: a lost machine, a failed scorer, a bug of ours. A score that could not be measured is never a number.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-from attrs import evolve
+from attrs import define
 
-from nested_rl.clock import Clock, SystemClock
-from nested_rl.errors import AgentFault, LeaseLost, SupervisionError
+from nested_rl.clock import Clock
+from nested_rl.errors import AgentFault, InfraFault, LeaseLost, SupervisionError
 from nested_rl.interfaces import ComputeBackend, InnerTrainer, JobQueue, Machine, Scorer
-from nested_rl.types import JSON, Checkpoint, EvalSet, Job, JobResult, JobSpec
-from nested_rl.waiting import uninterrupted, within
+from nested_rl.types import JSON, Checkpoint, EvalSet, Job, JobResult, JobSpec, Score
+from nested_rl.waiting import Overdue, uninterrupted, within
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+OnEvent: TypeAlias = Callable[[str, Mapping[str, JSON]], None]
 
+SCORING_SHARE = 0.25
+"""Of a job's time limit this much is kept for scoring, so that a job that trains to the last second is scored all the same."""
 FAULTS_IN_A_ROW = 10
-"""So many infra faults one after the other mean an outage: stop starting jobs instead of paying for nothing."""
+"""So many deliveries in a row that fail for reasons of ours mean that something is broken."""
+ERROR_CHARS = 2000
 
-SCORE_DEADLINE_S = 900.0
+
+@define(kw_only=True)
+class Delivery:
+    """One job on one machine: its training, its score, its time and money."""
+
+    job: Job
+    inner: InnerTrainer
+    scorer: Scorer
+    clock: Clock
+    machine: str = ""
+    started_at: float = 0.0
+    train_s: float = 0.0
+    score_s: float = 0.0
+    result: JobResult | None = None
+    _start_s: float | None = None
+    _usd_per_hour: float = 0.0
+
+    async def run(self, compute: ComputeBackend, eval_set: Callable[[JobSpec], EvalSet]) -> JobResult:
+        """The result. One with fault "infra" is none: the job must be delivered again."""
+        self.started_at = self.clock.now()
+        try:
+            items = eval_set(self.job.spec)
+            async with compute.machine(self.job.spec.need) as machine:
+                self.result = await self._on(machine, items)
+        except asyncio.CancelledError as error:
+            if (here := asyncio.current_task()) is None or here.cancelling():
+                raise
+            self._failed(error)  # something below cancelled itself, nobody called the work off
+        except Exception as error:  # noqa: BLE001  whatever it was, it was not the job's doing
+            self._failed(error)
+        assert self.result is not None
+        return self.result
+
+    @property
+    def seconds(self) -> float:
+        """Since the machine was there."""
+        return 0.0 if self._start_s is None else self.clock.monotonic() - self._start_s
+
+    @property
+    def usd(self) -> float:
+        """What the machine has cost so far."""
+        return self.seconds / 3600 * self._usd_per_hour
+
+    async def _on(self, machine: Machine, items: EvalSet) -> JobResult:
+        """Train and score on one lease. An agent fault is no reason to throw the machine away, so it does not get out."""
+        self.machine, self._usd_per_hour, self._start_s = machine.id, machine.usd_per_hour, self.clock.monotonic()
+        try:
+            checkpoint = await self._train(machine)
+        except AgentFault as fault:
+            return self._result(fault="agent", error=str(fault)[:ERROR_CHARS])
+        post = await self._score(checkpoint, items, machine)
+        nano = self.job.spec.scale == "nano"
+        return self._result(
+            post=post,
+            cost=checkpoint.work if nano else self.train_s,
+            cost_limit=checkpoint.work_limit if nano else self._train_limit_s,
+            curve=checkpoint.curve,
+            log=checkpoint.log,
+        )
+
+    @property
+    def _train_limit_s(self) -> float:
+        return (1 - SCORING_SHARE) * self.job.spec.timeout_s
+
+    async def _train(self, machine: Machine) -> Checkpoint:
+        try:
+            return await within(self.clock, self._train_limit_s, self.inner.train(self.job, machine))
+        except Overdue:
+            raise AgentFault(f"the job was still training after {self._train_limit_s:g} s, its limit") from None
+        finally:
+            self.train_s = self.seconds
+
+    async def _score(self, checkpoint: Checkpoint, items: EvalSet, machine: Machine) -> Score:
+        left_s = self.job.spec.timeout_s - self.train_s
+        try:
+            work = self.scorer.score(checkpoint, items, machine, seed=scoring_seed(self.job.spec))
+            score = await within(self.clock, left_s, work)
+        except Exception as error:
+            raise InfraFault(f"scoring failed: {told(error)}") from error
+        finally:
+            self.score_s = self.seconds - self.train_s
+        if not 0 <= score.value <= 1:
+            raise InfraFault(f"scoring failed: the score is {score.value}, which is not in [0, 1]")
+        return score
+
+    def _failed(self, error: BaseException) -> None:
+        if self.result is None:
+            self.result = self._result(fault="infra", error=told(error))
+        else:
+            log.warning("job %s is done, but its machine could not be given back: %s", self.job.id, told(error))
+
+    def _result(self, **fields: Any) -> JobResult:
+        return JobResult(
+            seconds=self.seconds,
+            train_s=self.train_s,
+            score_s=self.score_s,
+            usd=self.usd,
+            machine=self.machine,
+            started_at=self.started_at,
+            deliveries=self.job.delivery,
+            **fields,
+        )
 
 
 class Workers:
-    """One worker for each machine the backend may hold. `async with` starts and stops them.
+    """As many workers as the backend has machines, for as long as the `async with` lasts.
 
-    `failed` never has a result; it gets the exception of the first worker that died.
+    `failed` gets the exception of a worker that died; `supervise` raises it at once. `on_event` is told of `job.started`, and of
+    the end of each delivery with its `usd`: `job.done`, `job.released` (failed, or called off), `job.lost` (its lease ran out),
+    `job.late` (its result came too late). Leaving the block gives running jobs back to the queue, free for others at once.
     """
 
     def __init__(
@@ -43,16 +151,16 @@ class Workers:
         inner: InnerTrainer,
         scorer: Scorer,
         eval_set: Callable[[JobSpec], EvalSet],
-        clock: Clock | None = None,
-        on_event: Callable[[str, Mapping[str, JSON]], None] = lambda name, fields: None,  # noqa: ARG005
+        clock: Clock,
+        on_event: OnEvent,
         lease_ttl_s: float = 60.0,
-        poll_s: float = 0.02,
+        poll_s: float = 0.05,
     ) -> None:
         self._queue, self._compute, self._inner, self._scorer = queue, compute, inner, scorer
-        self._eval_set, self._clock, self._on_event = eval_set, clock or SystemClock(), on_event
+        self._eval_set, self._clock, self._on_event = eval_set, clock, on_event
         self._lease_ttl_s, self._poll_s = lease_ttl_s, poll_s
-        self._tasks: list[asyncio.Task[None]] = []
         self._faults_in_a_row = 0
+        self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
@@ -66,131 +174,107 @@ class Workers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await uninterrupted(self._ended())
-        if self.failed.done():
-            self.failed.exception()  # told already to whoever waited
-        else:
-            self.failed.cancel()
-
-    async def _ended(self) -> None:
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _died(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
-            self.failed.set_exception(error)
+        await uninterrupted(_stopped(*self._tasks))
+        if not self.failed.cancel():
+            self.failed.exception()  # seen, also when nobody waited for it
 
     async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, unless a worker dies first."""
+        """What `work` returns; SupervisionError, with `work` cancelled, as soon as a worker dies."""
         task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, self.failed}
         try:
-            watched: set[asyncio.Future[Any]] = {task, self.failed}
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            if self.failed.done():
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
                 self.failed.result()
-            return task.result()
+            return await task
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await _stopped(task)
 
-    # -- one worker
+    def _died(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self.failed.done():
+            return
+        error = task.exception()
+        if not isinstance(error, SupervisionError):
+            cause, error = error, SupervisionError(f"{task.get_name()} died: {told(error)}")
+            error.__cause__ = cause
+        self.failed.set_exception(error)
 
     async def _work(self, owner: str) -> None:
         while True:
             job = await self._queue.lease(owner, ttl_s=self._lease_ttl_s)
             if job is None:
                 await self._clock.sleep(self._poll_s)
-                continue
-            self._tell("job.started", job, delivery=job.delivery)
-            try:
+            else:
                 await self._deliver(job)
-            except asyncio.CancelledError:
-                await uninterrupted(self._queue.release(job))
-                raise
 
     async def _deliver(self, job: Job) -> None:
-        """One delivery, to a result or back to the queue."""
-        heart = asyncio.create_task(self._beat(job))
-        work = asyncio.create_task(self._run(job))
+        """One delivery from lease to end. Whatever comes, the lease is ended or given back."""
+        delivery = Delivery(job=job, inner=self._inner, scorer=self._scorer, clock=self._clock)
+        work = asyncio.ensure_future(delivery.run(self._compute, self._eval_set))
+        beat = asyncio.ensure_future(self._beat(job))
         try:
-            await asyncio.wait({heart, work}, return_when=asyncio.FIRST_COMPLETED)
-            if heart.done():
-                heart.result()
+            await self._tell("job.started", job)
+            await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                beat.result()
             result = work.result()
-        except LeaseLost as error:
-            self._tell("job.late", job, error=str(error))
-            return
-        except Exception as error:  # noqa: BLE001  whatever a machine or a part raises, the job did not do it
-            await self._give_back(job, error)
-            return
-        finally:
-            for task in (heart, work):
-                task.cancel()
-            await uninterrupted(_gathered(heart, work))
-        self._faults_in_a_row = 0
-        done = await self._queue.finish(job, result)
-        kept = done.result or result
-        self._tell("job.done", job, fault=kept.fault, usd=result.usd, seconds=result.seconds, machine=result.machine)
+        except LeaseLost:
+            await uninterrupted(_stopped(work, beat))
+            await self._tell("job.lost", job, usd=delivery.usd)
+        except BaseException:  # called off, or the queue is broken
+            await uninterrupted(self._called_off(job, delivery, work, beat))
+            raise
+        else:
+            await _stopped(beat)
+            await uninterrupted(self._hand_in(job, result))
 
-    async def _give_back(self, job: Job, error: Exception) -> None:
-        self._faults_in_a_row += 1
-        after = await self._queue.release(job)
-        told = f"{type(error).__name__}: {error}"
-        self._tell("job.fault", job, error=told[:500], state=str(after.state))
-        if self._faults_in_a_row >= FAULTS_IN_A_ROW:
-            raise SupervisionError(
-                f"{FAULTS_IN_A_ROW} deliveries in a row failed for reasons that are not the jobs'; the last: {told}"
-            ) from error
+    async def _called_off(self, job: Job, delivery: Delivery, *tasks: asyncio.Future[Any]) -> None:
+        await _stopped(*tasks)
+        if delivery.result is not None:  # it was paid for
+            await self._hand_in(job, delivery.result)
+        else:
+            await self._queue.release(job, counts=False)
+            await self._tell("job.released", job, error="called off", usd=delivery.usd)
 
     async def _beat(self, job: Job) -> None:
         while True:
             await self._clock.sleep(self._lease_ttl_s / 3)
             await self._queue.heartbeat(job, ttl_s=self._lease_ttl_s)
 
-    async def _run(self, job: Job) -> JobResult:
-        started_at, start_s = self._clock.now(), self._clock.monotonic()
-        async with self._compute.machine(job.spec.need) as machine:
-            begin_s = self._clock.monotonic()
-            result = await self._train_and_score(job, machine)
-            held_s = self._clock.monotonic() - begin_s
-            usd = held_s / 3600 * machine.usd_per_hour
-            name = machine.id
-        seconds = self._clock.monotonic() - start_s
-        return evolve(result, started_at=started_at, seconds=seconds, usd=usd, machine=name, deliveries=job.delivery)
+    async def _hand_in(self, job: Job, result: JobResult) -> None:
+        spent: dict[str, JSON] = {"usd": result.usd, "seconds": result.seconds, "machine": result.machine}
+        if result.fault == "infra":
+            await self._queue.release(job, error=result.error)
+            await self._tell("job.released", job, error=result.error, **spent)
+            self._faults_in_a_row += 1
+            if self._faults_in_a_row >= FAULTS_IN_A_ROW:
+                raise SupervisionError(
+                    f"{FAULTS_IN_A_ROW} deliveries in a row failed, and no job is to blame; the last: {result.error}"
+                )
+            return
+        self._faults_in_a_row = 0
+        done = await self._queue.finish(job, result)
+        post = result.post.value if result.post else None
+        event = "job.done" if done.delivery == job.delivery and done.result == result else "job.late"
+        await self._tell(event, job, fault=result.fault, error=result.error[:300], post=post, cost=result.cost, **spent)
 
-    async def _train_and_score(self, job: Job, machine: Machine) -> JobResult:
-        start_s = self._clock.monotonic()
-        try:
-            checkpoint = await self._trained(job, machine)
-        except AgentFault as error:
-            return JobResult(fault="agent", error=str(error), train_s=self._clock.monotonic() - start_s)
-        train_s = self._clock.monotonic() - start_s
-        scoring = self._scorer.score(
-            checkpoint, self._eval_set(job.spec), machine, seed=int(job.spec.digest[:8] or "0", 16) + job.spec.seed
-        )
-        post = await within(self._clock, SCORE_DEADLINE_S, scoring)
-        nano = job.spec.scale == "nano"
-        return JobResult(
-            post=post,
-            cost=checkpoint.work if nano else train_s,
-            cost_limit=checkpoint.work_limit if nano else job.spec.timeout_s,
-            train_s=train_s,
-            score_s=self._clock.monotonic() - start_s - train_s,
-            curve=checkpoint.curve,
-            log=checkpoint.log,
-        )
-
-    async def _trained(self, job: Job, machine: Machine) -> Checkpoint:
-        """A job that does not end in time has itself to blame: the machine's trouble would show as another error first."""
-        try:
-            return await within(self._clock, job.spec.timeout_s, self._inner.train(job, machine))
-        except TimeoutError as error:
-            raise AgentFault(f"not done within its {job.spec.timeout_s:g} s") from error
-
-    def _tell(self, event: str, job: Job, **fields: JSON) -> None:
-        self._on_event(event, {"job": job.id, "key": job.key, **fields})
+    async def _tell(self, event: str, job: Job, **fields: JSON) -> None:
+        counts = await self._queue.counts()
+        sizes = {"queued": counts["queued"], "running": counts["running"]}
+        self._on_event(event, {"job": job.id, "key": job.key, "delivery": job.delivery, **fields, **sizes})
 
 
-async def _gathered(*tasks: asyncio.Task[Any]) -> None:
+def scoring_seed(spec: JobSpec) -> int:
+    """The seed of a job's evaluation: the same for the same job, on any machine and at any delivery."""
+    return int.from_bytes(hashlib.sha256(f"score/{spec.digest}/{spec.seed}".encode()).digest()[:6], "big")
+
+
+def told(error: BaseException | None) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+
+
+async def _stopped(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
