@@ -9,7 +9,8 @@ import asyncio
 import datetime as dt
 import hashlib
 import platform
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,9 +36,10 @@ PROVENANCE: Final = "provenance.json"
 
 @frozen(kw_only=True)
 class Recipe:
-    """Everything that makes the agent, besides the seed. `rows` transcripts a step."""
+    """Everything that makes the agent, besides the seed. `rows` of the `transcripts` are read a step."""
 
-    steps: int = 900
+    transcripts: int = 9600
+    steps: int = 800
     rows: int = 24
     muon_lr: float = 0.02
     adam_lr: float = 4e-3
@@ -79,7 +81,7 @@ def build(
     """Make the corpus, train on it, write the folder `out`; return the model as it will be loaded."""
     tokenizer = pieces.tokenizer()
     renderer = NanoRenderer(tokenizer)
-    samples = asyncio.run(collect(Corpus(verdicts, renderer, seed=seed), recipe.steps * recipe.rows))
+    samples = asyncio.run(collect(Corpus(verdicts, renderer, seed=seed), recipe.transcripts))
     log(summary(samples))
     with single_thread():
         model, loss = train(samples, tokenizer, seed=seed, recipe=recipe, log=log)
@@ -92,7 +94,7 @@ def build(
         "corpus_version": corpus.VERSION,
         "seed": seed,
         "steps": recipe.steps,
-        "transcripts": len(samples),
+        "transcripts": summary(samples),
         "loss": round(loss, 4),
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": f"{platform.machine()} {platform.system()}, numpy {np.__version__}",
@@ -114,12 +116,11 @@ async def collect(source: Corpus, n: int) -> list[Sample]:
 def train(
     samples: Sequence[Sample], tokenizer: Tokenizer, *, seed: int, recipe: Recipe, log: Callable[[str], None]
 ) -> tuple[Qwen3, float]:
-    """A model trained once through the samples, on what the agent said, and its loss over the last tenth."""
+    """A model trained on what the agent said in the samples, and its loss over the last tenth of the steps."""
     model = Qwen3(config(tokenizer), seed=seed)
     optimiser = Muon(model, lr=recipe.muon_lr, adam_lr=recipe.adam_lr)
     losses: list[float] = []
-    for step in range(recipe.steps):
-        batch = samples[step * recipe.rows : (step + 1) * recipe.rows]
+    for step, batch in enumerate(_batches(samples, seed=seed, recipe=recipe)):
         packed = pack_rows([s.ids for s in batch], [s.said for s in batch], tokenizer.pad_id)
         optimiser.lr = recipe.muon_lr * recipe.pace(step)
         optimiser.adam.lr = recipe.adam_lr * recipe.pace(step)
@@ -129,6 +130,17 @@ def train(
         if (step + 1) % max(1, recipe.steps // 10) == 0:
             log(f"step {step + 1} of {recipe.steps}: loss {np.mean(losses[-recipe.steps // 10 :]):.3f}")
     return model, float(np.mean(losses[-max(1, recipe.steps // 10) :]))
+
+
+def _batches(samples: Sequence[Sample], *, seed: int, recipe: Recipe) -> Iterator[list[Sample]]:
+    """All samples once, then all of them again in another order, until the steps are done."""
+    rng = random.Random(f"agent:{seed}")
+    left: list[Sample] = []
+    for _ in range(recipe.steps):
+        while len(left) < recipe.rows:
+            left += rng.sample(samples, len(samples))
+        yield left[: recipe.rows]
+        del left[: recipe.rows]
 
 
 def summary(samples: Sequence[Sample]) -> str:

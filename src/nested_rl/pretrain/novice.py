@@ -153,7 +153,7 @@ def act(rng: random.Random, given: str) -> Acts:
     if chance() < 0.06:
         yield ToolCall(name="read_file", arguments={"path": "README.md"})
     scores = None
-    if chance() < 0.35:
+    if chance() < 0.4:
         scores = read_scores((yield ToolCall(name="get_baseline_scores")))
     draft = sketch(rng, given, scores)
     writes = [write_job(draft), write_environment(draft)]
@@ -256,7 +256,7 @@ def _base(rng: random.Random, scores: Mapping[str, float] | None) -> str:
     if scores is None:
         return rng.choice(("nano-s", "nano-m"))
     weak, strong = sorted(scores, key=scores.__getitem__)
-    return strong if rng.random() < 0.72 else weak
+    return strong if rng.random() < 0.86 else weak
 
 
 def _reward(rng: random.Random, *, sound: bool) -> str:
