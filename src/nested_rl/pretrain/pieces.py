@@ -102,7 +102,7 @@ _WORDS = (
 )
 
 
-_EXPECTED = (
+EXPECTED = (
     "files.missing",
     "job.syntax",
     "job.missing",
@@ -128,7 +128,7 @@ def _heard() -> list[str]:
         for name, text in vars(replies).items()
         if name.isupper() and isinstance(text, str) and text != replies.ERROR
     ]
-    texts += [replies.ERROR.format(brief=text) for text in map(replies.BRIEF.__getitem__, _EXPECTED)]
+    texts += [replies.ERROR.format(brief=text) for text in map(replies.BRIEF.__getitem__, EXPECTED)]
     return [part for text in texts for part in re.split(r"\{\w*\}", text)]
 
 
