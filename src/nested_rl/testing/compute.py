@@ -18,7 +18,6 @@ ECHO = ["sh", "-c", 'while read -r line; do echo "$$ $line"; done']
 SOON_S = 0.1
 
 
-@pytest.mark.asyncio
 class ComputeSuite:
     """Override the fixture `compute` with a backend of at least two machines; close it at the end."""
 

@@ -24,7 +24,6 @@ async def runs(machine: Machine, pid: str) -> bool:
     return told.stdout.rpartition(")")[2].split()[0] not in "ZX"
 
 
-@pytest.mark.asyncio
 class MachineSuite:
     """Override the fixture `machine` with one that is leased for the test."""
 

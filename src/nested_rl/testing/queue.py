@@ -22,7 +22,6 @@ async def leased(queue: JobQueue, owner: str = "a", *, ttl_s: float = LONG_S) ->
     return job
 
 
-@pytest.mark.asyncio
 class QueueSuite:
     """Override the fixture `queue` with an empty JobQueue that hands a job out at most 3 times."""
 
