@@ -124,6 +124,9 @@ async def test_everything_is_there_after_opening_again(path):
     await first.put(made_spec(seed=7), key="b")
     await first.finish(await first.lease("me", ttl_s=LONG_S), JobResult(cost=1.0))
     await first.close()
+    await first.close()
+    assert (await first.counts())["done"] == 1  # using it opens it again
+    await first.close()
     second = SqliteQueue(path)
     assert (await second.put(made_spec(), key="a")).result == JobResult(cost=1.0)
     assert (await second.lease("me", ttl_s=LONG_S)).spec == made_spec(seed=7)
@@ -199,12 +202,12 @@ async def test_a_row_that_cannot_be_read_is_put_aside_with_its_reason(queue, pat
 
 async def test_a_full_disk_is_one_sentence_and_loses_nothing(queue, path):
     await queue.put(made_spec(), key="a")
-    pages = queue._db.execute("PRAGMA page_count").fetchone()[0]
-    queue._db.execute(f"PRAGMA max_page_count={pages}")
+    pages = queue._file.db.execute("PRAGMA page_count").fetchone()[0]
+    queue._file.db.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(RunDirError, match=r"queue\.sqlite: .*full.*free some space") as caught:
         await queue.put(made_spec({"environment.py": "x" * 1_000_000}), key="b")
     assert "\n" not in str(caught.value)
-    queue._db.execute("PRAGMA max_page_count=1000000")
+    queue._file.db.execute("PRAGMA max_page_count=1000000")
     assert (await queue.lease("me", ttl_s=LONG_S)).key == "a"
     await queue.put(made_spec(), key="c")
 
@@ -228,7 +231,7 @@ def test_what_is_no_queue_is_refused(path, tmp_path):
 
 
 async def test_a_file_of_a_newer_version_is_refused(queue, path):
-    queue._db.execute("PRAGMA user_version=99")
+    queue._file.db.execute("PRAGMA user_version=99")
     with pytest.raises(RunDirError, match="newer"):
         SqliteQueue(path)
 
@@ -241,15 +244,15 @@ async def test_unknown_jobs_are_refused(queue):
 
 
 async def test_finding_work_never_reads_the_whole_table(queue):
-    queue._db.set_trace_callback((statements := []).append)
+    queue._file.db.set_trace_callback((statements := []).append)
     await queue.put(made_spec(), key="k")
     await queue.lease("me", ttl_s=LONG_S)
     await queue.lease("me", ttl_s=LONG_S)
-    queue._db.set_trace_callback(None)
+    queue._file.db.set_trace_callback(None)
     lookups = [s for s in statements if s.startswith(("SELECT", "UPDATE"))]
     assert lookups
     for statement in lookups:
-        plan = " ".join(row[3] for row in queue._db.execute(f"EXPLAIN QUERY PLAN {statement}"))
+        plan = " ".join(row[3] for row in queue._file.db.execute(f"EXPLAIN QUERY PLAN {statement}"))
         assert "SEARCH" in plan, statement
         assert "SCAN" not in plan, statement
 

@@ -106,7 +106,8 @@ class MemoryQueue(JobQueue):
         return counts
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """The jobs stay."""
+        self._done.clear()
 
     # ------------------------------------------------------------
 

@@ -14,60 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from nested_rl import process
 from nested_rl.clock import Clock, SystemClock
-from nested_rl.errors import LeaseLost, RunDirError, SettingsError
+from nested_rl.errors import LeaseLost, SettingsError
 from nested_rl.interfaces import JobQueue
 from nested_rl.queues.memory import given_up
+from nested_rl.queues.sqlite_file import SqliteFile
 from nested_rl.serialize import dumps, loads
 from nested_rl.types import Job, JobResult, JobSpec, JobState, Task
 from nested_rl.waiting import within
 
-FORMAT = 1
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-    seq       INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the priority: first put, first served
-    key       TEXT NOT NULL UNIQUE,
-    spec      TEXT NOT NULL,                      -- JSON
-    state     TEXT NOT NULL DEFAULT 'queued',
-    delivery  INTEGER NOT NULL DEFAULT 0,         -- the fencing token: counts every hand-out
-    tries     INTEGER NOT NULL DEFAULT 0,         -- the hand-outs that use up the job's chances
-    owner     TEXT NOT NULL DEFAULT '',
-    process   TEXT NOT NULL DEFAULT '',           -- of the owner, see process.py
-    expires_s REAL NOT NULL DEFAULT 0,            -- monotonic
-    ttl_s     REAL NOT NULL DEFAULT 0,
-    error     TEXT NOT NULL DEFAULT '',           -- why the last delivery failed
-    result    TEXT,                               -- JSON
-    put_at    REAL NOT NULL,                      -- wall clock, for people
-    done_at   REAL
-);
-CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, seq);
-CREATE TABLE IF NOT EXISTS late (                 -- results that came after another delivery had taken over
-    seq      INTEGER NOT NULL,
-    delivery INTEGER NOT NULL,
-    owner    TEXT NOT NULL,
-    at       REAL NOT NULL,
-    result   TEXT NOT NULL
-);
-"""
 COLUMNS = "seq, key, spec, state, delivery, tries, owner, process, expires_s, error, result"
 UNREADABLE = JobSpec(task=Task(id="", family="", difficulty=0), files={}, digest="", base="", scale="nano")
 """Stands in for a spec that cannot be read; such a job is only ever seen done, with the reason as its error."""
-
-ADVICE = {
-    "SQLITE_FULL": "the disk is full; free some space and run again, nothing that was recorded is lost",
-    "SQLITE_BUSY": "another process keeps it locked; see which one has the file open",
-    "SQLITE_LOCKED": "another process keeps it locked; see which one has the file open",
-    "SQLITE_CORRUPT": "the file is damaged; move it away and run again, finished episodes are kept elsewhere",
-    "SQLITE_NOTADB": "this is no queue; move the file away and run again",
-    "SQLITE_READONLY": "it cannot be written; check its permissions and those of its folder",
-    "SQLITE_CANTOPEN": "it cannot be opened; check that the folder exists and may be written",
-}
 
 
 class SqliteQueue(JobQueue):
@@ -92,39 +55,33 @@ class SqliteQueue(JobQueue):
         self._poll_s = poll_s
         self._process = process.identity()
         self._done: dict[str, asyncio.Event] = {}
-        with self._plainly():
-            self._db = sqlite3.connect(self.path, timeout=busy_s, isolation_level=None, check_same_thread=False)
-            self._db.row_factory = sqlite3.Row
-            self._db.text_factory = lambda data: data.decode(errors="replace")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-        self._make_tables()
+        self._file = SqliteFile(self.path, busy_s=busy_s)
         self._recover()
 
     @property
     def late(self) -> int:
         """Results that came after another delivery had taken over, or had finished first. They are kept in table `late`."""
-        with self._plainly():
-            return int(self._db.execute("SELECT count(*) FROM late").fetchone()[0])
+        with self._file.plainly():
+            return int(self._file.db.execute("SELECT count(*) FROM late").fetchone()[0])
 
     async def put(self, spec: JobSpec, *, key: str) -> Job:
         text = dumps(spec)
-        with self._writing():
+        with self._file.writing():
             row = self._find("key = ?", key)
             if row is None:
-                self._db.execute(
+                self._file.db.execute(
                     "INSERT INTO jobs (key, spec, put_at) VALUES (?, ?, ?)", (key, text, self._clock.now())
                 )
             elif (result := _job(row).result) is not None and result.fault == "infra":
                 self._set(row, spec=text, state=JobState.QUEUED, tries=0, owner="", error="", result=None)
             job = _job(self._row("key = ?", key))
-        await asyncio.to_thread(self._sync)
+        await asyncio.to_thread(self._file.sync)
         return job
 
     async def lease(self, owner: str, *, ttl_s: float) -> Job | None:
         if not self._work_to_do():  # most calls of idle workers end here, without the write lock
             return None
-        with self._writing():
+        with self._file.writing():
             for old in self._run_out():
                 self._give_back(old, "its lease ran out")
             while (row := self._find("state = 'queued' ORDER BY seq LIMIT 1")) is not None:
@@ -145,7 +102,7 @@ class SqliteQueue(JobQueue):
         return None
 
     async def heartbeat(self, job: Job, *, ttl_s: float) -> None:
-        with self._writing():
+        with self._file.writing():
             row = self._held(job)
             if row is None:
                 raise LeaseLost(f"job {job.id} ({job.key}): delivery {job.delivery} no longer holds it")
@@ -153,19 +110,19 @@ class SqliteQueue(JobQueue):
 
     async def finish(self, job: Job, result: JobResult) -> Job:
         text = dumps(result)
-        with self._writing():
+        with self._file.writing():
             row = self._held(job)
             if row is not None:
                 self._end(row, result)
             else:
                 values = (int(job.id), job.delivery, job.owner, self._clock.now(), text)
-                self._db.execute("INSERT INTO late VALUES (?, ?, ?, ?, ?)", values)
+                self._file.db.execute("INSERT INTO late VALUES (?, ?, ?, ?, ?)", values)
             job = _job(self._row("seq = ?", job.id))
-        await asyncio.to_thread(self._sync)
+        await asyncio.to_thread(self._file.sync)
         return job
 
     async def release(self, job: Job, *, error: str = "", counts: bool = True) -> Job:
-        with self._writing():
+        with self._file.writing():
             row = self._held(job)
             if row is not None:
                 self._give_back(row, error, counts=counts)
@@ -173,7 +130,7 @@ class SqliteQueue(JobQueue):
 
     async def wait(self, job_id: str) -> Job:
         while True:
-            with self._plainly():
+            with self._file.plainly():
                 row = self._row("seq = ?", job_id)
             if row["state"] == JobState.DONE:
                 return _job(row)
@@ -182,53 +139,27 @@ class SqliteQueue(JobQueue):
                 await within(self._clock, self._poll_s, finished.wait())
 
     async def counts(self) -> Mapping[str, int]:
-        with self._plainly():
-            rows = self._db.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall()
+        with self._file.plainly():
+            rows = self._file.db.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall()
         return dict.fromkeys(map(str, JobState), 0) | {row[0]: row[1] for row in rows}
 
     async def close(self) -> None:
-        with self._plainly():
-            self._db.close()
+        """Let go of the file. Using the queue again opens it again."""
+        self._done.clear()
+        self._file.close()
 
-    # ------------------------------------------------------------ opening
-
-    def _make_tables(self) -> None:
-        with self._plainly():
-            found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found == FORMAT:
-            return
-        if found > FORMAT:
-            raise RunDirError(f"{self.path}: written by a newer nested_rl (queue format {found}); upgrade to read it")
-        with self._writing():
-            for statement in SCHEMA.split(";\n"):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version={FORMAT}")
+    # ------------------------------------------------------------ leases
 
     def _recover(self) -> None:
         """Give back what a process that no longer runs has leased; its end was not the job's fault."""
-        with self._plainly():
-            running = self._db.execute("SELECT process FROM jobs WHERE state = 'running'").fetchall()
+        with self._file.plainly():
+            running = self._file.db.execute("SELECT process FROM jobs WHERE state = 'running'").fetchall()
         gone = {row[0] for row in running if not process.alive(row[0])}
         if gone:
-            with self._writing():
+            with self._file.writing():
                 for row in self._rows("state = 'running'"):
                     if row["process"] in gone:
                         self._give_back(row, "its process ended", counts=False)
-
-    # ------------------------------------------------------------ rows
-
-    def _rows(self, where: str, *values: object) -> list[sqlite3.Row]:
-        return self._db.execute(f"SELECT {COLUMNS} FROM jobs WHERE {where}", values).fetchall()  # noqa: S608  constants
-
-    def _find(self, where: str, *values: object) -> sqlite3.Row | None:
-        rows = self._rows(where, *values)
-        return rows[0] if rows else None
-
-    def _row(self, where: str, value: object) -> sqlite3.Row:
-        row = self._find(where, value)
-        if row is None:
-            raise SettingsError(f"there is no job {value!r} in {self.path}")
-        return row
 
     def _held(self, job: Job) -> sqlite3.Row | None:
         """The row, if this very delivery still has it."""
@@ -241,7 +172,7 @@ class SqliteQueue(JobQueue):
         return self._rows("state = 'running' AND (expires_s <= ? OR expires_s > ? + ttl_s)", now_s, now_s)
 
     def _work_to_do(self) -> bool:
-        with self._plainly():
+        with self._file.plainly():
             return self._find("state = 'queued' LIMIT 1") is not None or bool(self._run_out())
 
     def _give_back(self, row: sqlite3.Row, error: str, *, counts: bool = True) -> None:
@@ -256,51 +187,24 @@ class SqliteQueue(JobQueue):
         if waiting := self._done.pop(str(row["seq"]), None):
             waiting.set()
 
+    # ------------------------------------------------------------ rows
+
+    def _rows(self, where: str, *values: object) -> list[sqlite3.Row]:
+        return self._file.db.execute(f"SELECT {COLUMNS} FROM jobs WHERE {where}", values).fetchall()  # noqa: S608  constants
+
+    def _find(self, where: str, *values: object) -> sqlite3.Row | None:
+        rows = self._rows(where, *values)
+        return rows[0] if rows else None
+
+    def _row(self, where: str, value: object) -> sqlite3.Row:
+        row = self._find(where, value)
+        if row is None:
+            raise SettingsError(f"there is no job {value!r} in {self.path}")
+        return row
+
     def _set(self, row: sqlite3.Row, **values: object) -> None:
         names = ", ".join(f"{name} = ?" for name in values)
-        self._db.execute(f"UPDATE jobs SET {names} WHERE seq = ?", (*values.values(), row["seq"]))  # noqa: S608  constants
-
-    # ------------------------------------------------------------ transactions
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction that no other process can get into."""
-        with self._plainly():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    def _sync(self) -> None:
-        """Wait until everything written so far is on the disk. Callers that come together share the wait.
-
-        The same as `PRAGMA synchronous=FULL`, whose fsync of the log would hold up the event loop.
-        """
-        log = self.path.with_name(f"{self.path.name}-wal")
-        try:
-            handle = os.open(log, os.O_RDONLY)
-        except FileNotFoundError:  # in memory, or the last of it has just been moved to the main file
-            return
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            raise RunDirError(f"{log}: {error.strerror}: the last job or result may be lost; run again") from error
-        finally:
-            os.close(handle)
-
-    @contextlib.contextmanager
-    def _plainly(self) -> Iterator[None]:
-        """Say what is wrong with the file, and what to do, in one sentence."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
-            advice = next((text for code, text in ADVICE.items() if name.startswith(code)), "run again to resume")
-            raise RunDirError(f"{self.path}: {error}: {advice}") from error
+        self._file.db.execute(f"UPDATE jobs SET {names} WHERE seq = ?", (*values.values(), row["seq"]))  # noqa: S608  constants
 
 
 def _job(row: sqlite3.Row) -> Job:
