@@ -39,4 +39,4 @@ class Announced:
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 
 compute = Announced(nrl.compute.LocalCompute(max_machines=2))
-nrl.Experiment(compute=compute).run(steps=steps, groups_per_step=2, out="runs/example-backend")
+nrl.Experiment(compute=compute).run(steps=steps, groups_per_step=2, eval_every=0, out="runs/example-backend")

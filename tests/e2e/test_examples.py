@@ -1,0 +1,136 @@
+"""Every example does, with few steps, what it says: run as a user runs it, in a folder of its own, and its output read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nested_rl as nrl
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+SCRIPTS = (
+    "00_outer_loop_flat.py",
+    "01_local_pilot.py",
+    "02_custom_reward.py",
+    "03_custom_family/run.py",
+    "04_custom_backend.py",
+    "05_heldout_evaluation.py",
+    "06_resume.py",
+)
+STEP = re.compile(r"^step +1/1  reward (\d\.\d+)  ", re.MULTILINE)
+SCORES = r"nano-m 0\.\d\d, nano-s 0\.\d\d"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def said(tmp_path, request) -> str:
+    """What an example prints; `said` is parametrized with its script and arguments."""
+    script, *arguments = request.param.split()
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / script, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
+
+
+def example(call: str):
+    """Run this script with these arguments."""
+    return pytest.mark.parametrize("said", [call], indirect=True, ids=[call.partition(" ")[0]])
+
+
+def test_every_example_is_here():
+    there = {
+        p.relative_to(EXAMPLES).as_posix() for p in EXAMPLES.rglob("*.py") if p.name[0].isdigit() or p.name == "run.py"
+    }
+    assert there == set(SCRIPTS)
+    own = Path(__file__).read_text(encoding="utf-8")
+    assert all(f'@example("{script} ' in own for script in SCRIPTS)
+
+
+@example("00_outer_loop_flat.py 1")
+def test_the_flat_loop_trains_jobs_and_the_agent(said, tmp_path):
+    (reward,) = STEP.findall(said)
+    valid = int(re.search(r"valid (\d+) of 32", said)[1])
+    assert 0 < float(reward) < 1
+    assert valid > 0
+    assert list(tmp_path.iterdir()) == []  # no journal, as promised
+
+
+def test_the_flat_loop_stays_short():
+    assert len((EXAMPLES / SCRIPTS[0]).read_text(encoding="utf-8").splitlines()) < 150
+
+
+@example("01_local_pilot.py 1")
+def test_the_pilot_prints_its_curve_and_writes_a_report(said, tmp_path):
+    (reward,) = re.findall(r"^step  0  reward (0\.\d{3})  valid at first try 0\.\d\d$", said, re.MULTILINE)
+    row = json.loads((tmp_path / "runs/example-pilot/metrics.jsonl").read_text())
+    assert float(reward) == pytest.approx(row["reward/mean"], abs=5e-4)
+    assert "<html" in (tmp_path / said.splitlines()[-1]).read_text(encoding="utf-8")
+
+
+@example("02_custom_reward.py 1")
+def test_parts_of_ones_own_reward_have_curves(said):
+    row = dict(re.findall(r"'reward/(\w+)': (-?[\d.]+)", said.splitlines()[-1]))
+    parts = {name: float(value) for name, value in row.items()}
+    assert set(parts) == {"mean", "valid", "uplift", "work"}
+    assert parts["mean"] == pytest.approx(parts["valid"] + parts["uplift"] + parts["work"], abs=2e-3)
+    assert parts["work"] < 0 < parts["valid"]
+
+
+@example("03_custom_family/run.py 1")
+def test_a_family_of_ones_own_is_trained_on(said, tmp_path):
+    questions = re.search(r"^for training: (.+)$", said, re.MULTILINE)[1].split(", ")
+    (family,) = nrl.tasks.load(EXAMPLES / "03_custom_family" / "paper_chain")
+    for question in questions:
+        prompt, answer = question.split()
+        assert family.solve(family.read(prompt)) == answer
+    assert re.search(rf"^untrained: {SCORES}$", said, re.MULTILINE)
+    assert re.search(r"^best job: nano-[sm] from 0\.\d\d to [01]\.\d\d on hidden questions$", said, re.MULTILINE)
+    used = [e.outcome for e in nrl.Run(tmp_path / "runs/example-family").episodes if e.outcome.valid]
+    assert any("paper_chain" in outcome.families for outcome in used)  # by `make`, in the sandbox
+
+
+@example("04_custom_backend.py 1")
+def test_every_hold_of_a_machine_goes_through_the_backend(said, tmp_path):
+    held = re.findall(r"^held local-[01] for \d+\.\d\d s$", said, re.MULTILINE)
+    row = json.loads((tmp_path / "runs/example-backend/metrics.jsonl").read_text())
+    assert len(held) >= row["jobs/run"] + 2  # and the baselines of two families
+    assert STEP.search(said)
+
+
+@example("05_heldout_evaluation.py 1 4")
+def test_both_sides_are_evaluated_on_the_same_held_out_tasks(said, tmp_path):
+    trained, untrained, difference = said.splitlines()[-3:]
+    assert trained.startswith("runs/example-pilot@best: reward 0.")
+    assert untrained.startswith("runs/example-pilot@initial: reward 0.")
+    assert re.match(r"difference: reward [+-]0\.\d{3} \[[+-]0\.\d{3}, [+-]0\.\d{3}\] \(n=4, paired\)", difference)
+    reports = [
+        json.loads(path.read_text()) for path in (tmp_path / "runs/example-pilot/evals").glob("triage-*/report.json")
+    ]
+    assert {row["task"] for row in reports[0]["rows"]} == {row["task"] for row in reports[-1]["rows"]}
+    assert {row["family"] for report in reports for row in report["rows"]} == {"triage"}
+
+
+@example("06_resume.py 2")
+def test_a_run_goes_on_and_another_experiment_is_refused(said, tmp_path):
+    half, whole, refused = (re.search(pattern, said) for pattern in (r"steps=1\)", r"steps=2\)", r"refused: .*"))
+    assert half
+    assert whole
+    assert "(seed: was 0, now 1)" in refused[0]
+    events = [json.loads(line) for line in (tmp_path / "runs/example-resume/journal.jsonl").read_text().splitlines()]
+    assert [e["step"] for e in events if e["event"] == "step.done"] == [0, 1]
