@@ -10,7 +10,10 @@ Writes benchmarks/results/base_table.json.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
+import os
+import platform
 import random
 import statistics
 import time
@@ -109,7 +112,11 @@ def main() -> None:
                 )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     settings = {"steps": STEPS, "prompts": PROMPTS, "group": GROUP, "learning_rate": LR, "clip": CLIP, "salt": SALT}
-    args.out.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}"
+    )
+    told = {"date": dt.date.today().isoformat(), "machine": machine, "settings": settings, "rows": rows}  # noqa: DTZ011
+    args.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
