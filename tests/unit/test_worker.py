@@ -356,8 +356,14 @@ async def test_too_many_faults_of_ours_in_a_row_stop_everything(story):
 async def test_faults_that_are_not_in_a_row_do_not(story, monkeypatch):
     monkeypatch.setattr(worker, "FAULTS_IN_A_ROW", 2)
     story.inner.script = [MachineLost("a"), CHECKPOINT, MachineLost("b"), AgentFault("c"), MachineLost("d"), CHECKPOINT]
-    for key in "xyz":
-        await story.one(key=key)
+
+    async def told():
+        async with story.workers() as workers:
+            for key in "xyz":
+                job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key=key)
+                await workers.supervise(story.queue.wait(job.id))
+
+    await story.clock.run(told())
     assert story.names().count("job.released") == 3
 
 

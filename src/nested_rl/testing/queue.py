@@ -136,6 +136,8 @@ class QueueSuite:
         for number in range(1, 6):
             released = await queue.release(await leased(queue), counts=False)
             assert (released.state, released.delivery) == (JobState.QUEUED, number)
+        for _ in range(2):
+            assert (await queue.release(await leased(queue), error="lost")).state is JobState.QUEUED
 
     async def test_a_job_that_ended_with_an_infra_fault_may_be_put_again(self, queue: JobQueue) -> None:
         first = await queue.put(made_spec(), key="k")
