@@ -163,7 +163,7 @@ def test_pilot_trains_evaluates_both_sides_and_writes_the_report(told, fake, tmp
         ("evaluate", ("triage",), "RUN@best", 48, 0, out),
         ("evaluate", ("triage",), "RUN@initial", 48, 0, out),
     ]
-    assert "best minus untrained on triage: reward +0.480" in printed
+    assert "best minus untrained: reward +0.480" in printed
     assert "Report: " in printed
     assert (out / "report.html").exists()
 
@@ -277,6 +277,34 @@ def test_a_run_with_parts_of_its_own_is_not_evaluated_with_others(told, tmp_path
     assert code == 2
     assert "made with parts of its own (reward)" in err
     assert "--using FILE.toml" in err
+
+
+def test_evaluate_compares_and_says_null_for_what_is_not_known(told, monkeypatch, run_dir):
+    from nested_rl.evaluation import EvalReport, EvalRow
+
+    def evaluate(self, families, *, policy, n, seed, out):
+        asked.append((policy, n, seed, out))
+        flags = {
+            "valid": policy == "RUN@2",
+            "first_try": False,
+            "strongest": False,
+            "own_family": False,
+            "advanced": False,
+        }
+        row = EvalRow(task="0:t", family="triage", reward=0.5, quality=0.4, asked_baselines=False, **flags)
+        return EvalReport(policy=policy, version=0, split="test", seed=seed, rows=(row,))
+
+    asked = []
+    monkeypatch.setattr("nested_rl.experiment.Experiment.evaluate", evaluate)
+    argv = ("evaluate", run_dir, "--policy", "2", "--against", f"{run_dir}@initial", "--n", 1, "--seed", 5)
+    code, out, _ = told(*argv, "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0
+    assert asked == [("RUN@2", 1, 5, run_dir), ("RUN@initial", 1, 5, run_dir)]
+    assert found["policy"]["reward"] == 0.5
+    assert found["difference"]["valid"]["value"] == 1.0
+    assert found["difference"]["quality_given_valid"]["value"] is None
+    assert "difference: reward +0.000" in told(*argv)[1]
 
 
 # ---------------------------------------------------------------- tasks, jobs, doctor

@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+from attrs import evolve
 from made_run import made_episode, make_run
 
 from nested_rl.report import charts, digest, intervals
@@ -166,6 +167,15 @@ def test_failures_are_counted_by_episode_with_an_example(run):
     assert failure.count == len(wrong)
     assert failure.place == f"{wrong[-1].group:05d}-{wrong[-1].member}"
     assert found.failures["infra", "MachineLost"].count == found.masked == sum(e.masked for e in run.episodes())
+
+
+@pytest.mark.parametrize(("end", "kind"), [("stop", "gave up"), ("tokens", "out of tokens"), ("submitted", None)])
+def test_how_an_episode_ended_is_a_failure_when_it_was_one(end, kind):
+    episode, _ = made_episode(random.Random(1), group=0, member=0, family="dispatch", version=0, skill=1.0)
+    transcript = evolve(episode.transcript, end=end)
+    found = digest.Digest(name="", spec={}, rows=[], steps_asked=1)
+    digest._add(found, evolve(episode, transcript=transcript, validations=()), 1)
+    assert [failure.kind for failure in found.failures.values()] == ([kind] if kind else [])
 
 
 def test_the_table_for_screen_readers_has_every_step(text):

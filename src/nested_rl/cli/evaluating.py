@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from nested_rl.errors import SettingsError
 
 if TYPE_CHECKING:
+    from nested_rl.evaluation import EvalReport
     from nested_rl.experiment import Experiment
 
 
@@ -55,7 +57,7 @@ def evaluate(
         from attrs import asdict
 
         found = {"policy": _means(ours), "against": _means(other) if other else None}
-        print(json.dumps(found | {"difference": asdict(comparison) if comparison else None}))
+        print(json.dumps(_known(found | {"difference": asdict(comparison) if comparison else None}), allow_nan=False))
         return
     print(ours)
     if other:
@@ -63,8 +65,15 @@ def evaluate(
         print(f"difference: {comparison}")
 
 
-def _means(report: object) -> dict[str, object]:
-    return {key: value for key, value in report.to_json().items() if key != "rows"}  # type: ignore[attr-defined]
+def _means(report: EvalReport) -> dict[str, Any]:
+    return {key: value for key, value in report.to_json().items() if key != "rows"}
+
+
+def _known(value: Any) -> Any:
+    """JSON has no NaN: what is not known (a mean of nothing) is null."""
+    if isinstance(value, dict):
+        return {key: _known(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _of_run(policy: str) -> str:

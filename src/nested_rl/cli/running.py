@@ -69,7 +69,7 @@ def run(file: Path, /, *, out: Path | None = None, fresh: bool = False, quiet: b
 def held_out(experiment: Experiment, out: Path, families: Sequence[str], *, n: int, seed: int = 0, quiet: bool) -> None:
     """Compare the best version with the untrained one, and write the report again with what came out."""
     from nested_rl import tasks
-    from nested_rl.report.page import summary, write_report
+    from nested_rl.report.page import write_report
     from nested_rl.rundir import RunDir
 
     if not quiet:
@@ -77,11 +77,9 @@ def held_out(experiment: Experiment, out: Path, families: Sequence[str], *, n: i
     chosen = tasks.load(*families)
     best = experiment.evaluate(chosen, policy="RUN@best", n=n, seed=seed, out=out)
     initial = experiment.evaluate(chosen, policy="RUN@initial", n=n, seed=seed, out=out)
-    directory = RunDir.open(out)
-    write_report(directory)
+    report = write_report(RunDir.open(out))
     if not quiet:
-        print(f"best minus untrained on {', '.join(families)}: {best.compare(initial)}")
-        print(summary(directory))
+        print(best, initial, f"best minus untrained: {best.compare(initial)}", f"Report: {report}", sep="\n")
 
 
 def start_over(out: Path) -> None:

@@ -143,7 +143,7 @@ def _limits(axes: Any, series: Sequence[Series], *, y_max: float | None, x_max: 
     top = y_max if y_max is not None else 1.08 * max(finite, default=1.0) or 1.0
     axes.set_ylim(-0.02 * top, 1.02 * top)  # a line at 0 or 1 is seen whole
     last = x_max or max((v for one in series for v in one.x), default=1.0)
-    axes.set_xlim(0, max(2.0, last) * 1.02)
+    axes.set_xlim(-0.02 * max(2.0, last), max(2.0, last) * 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
 

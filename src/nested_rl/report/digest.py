@@ -18,6 +18,16 @@ LAST_STEPS = 3
 """The end of a run is the mean of its last three steps: one step of a few dozen episodes is noisy."""
 
 
+ENDS: Mapping[str, tuple[str, str]] = {
+    "stop": ("gave up", "The agent stopped before a job of its was accepted."),
+    "turns": ("out of turns", "The agent used all its turns and no job was accepted."),
+    "tokens": ("out of tokens", "The agent used all its tokens and no job was accepted."),
+    "malformed": ("malformed call", "The agent wrote something that is not a call of a tool."),
+    "deadline": ("out of time", "The episode's deadline passed before a job was accepted."),
+}
+"""Ends of a transcript that are failures, as (kind, in words)."""
+
+
 @frozen
 class Point:
     """One scored job: the untrained score of its base, its own score, and the best untrained score of the task."""
@@ -213,9 +223,9 @@ def _note_failures(digest: Digest, episode: Episode) -> None:
     if outcome.error or outcome.fault:
         kind = "job failed" if outcome.fault == "agent" else (outcome.error.partition(":")[0] or "infrastructure")
         found.append((outcome.fault or "agent", kind, "", outcome.error, ""))
-    if episode.transcript.end not in ("submitted", "attempts", "infra"):
-        message = f"The episode ended by {episode.transcript.end!r} and no job was accepted."
-        found.append(("agent", f"ended by {episode.transcript.end}", "", message, ""))
+    if episode.transcript.end in ENDS:
+        kind, message = ENDS[episode.transcript.end]
+        found.append(("agent", kind, "", message, ""))
     for fault, kind, where, message, hint in found:
         failure = digest.failures.setdefault((fault, kind), Failure(kind=kind, fault=fault))
         failure.count += (fault, kind) not in seen
