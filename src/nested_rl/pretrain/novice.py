@@ -20,15 +20,16 @@ from nested_rl.types import ToolCall
 T = TypeVar("T")
 Acts: TypeAlias = Generator[ToolCall, str, None]
 
-FAULTY: Final = 0.26
-"""How likely each of the larger faults is; smaller ones are a share of it."""
+FAULTY: Final = 0.31
+CAREFUL: Final = 0.19
+"""How likely each of the larger faults is, without and with a look at the baselines; smaller ones are a share of it."""
 
 TRAINING: Final = ("steps", "learning_rate", "batch_size", "group_size")
 FIELDS: Final = ("base", *TRAINING, "temperature")
 OUT_OF_RANGE: Final[Mapping[str, str]] = {"steps": "900", "learning_rate": "1.0", "group_size": "1"}
 REPAIRED: Final[Mapping[str, Sequence[str]]] = {
     "base": ('"nano-m"', '"nano-s"'),
-    "steps": ("12", "25"),
+    "steps": ("8", "16"),
     "learning_rate": ("5e-4", "1e-3", "1e-4"),
     "batch_size": ("128", "64"),
     "group_size": ("8", "4"),
@@ -113,32 +114,36 @@ def invent_name(rng: random.Random) -> str:
 
 
 def sketch(rng: random.Random, given: str, scores: Mapping[str, float] | None) -> Sketch:
-    """A draft with faults. `scores` is what the baselines were shown to be, None when they were not asked for."""
+    """A draft with faults. `scores` is what the baselines were shown to be, None when they were not asked for.
+
+    Who asks before writing also writes with more care.
+    """
     chance = rng.random
+    faulty = FAULTY if scores is None else CAREFUL
     values = {
         "base": f'"{_base(rng, scores)}"',
-        "steps": _pick(rng, {"1": 0.12, "4": 0.20, "12": 0.34, "25": 0.34}),
-        "learning_rate": _pick(rng, {"1e-5": 0.14, "1e-4": 0.18, "5e-4": 0.29, "1e-3": 0.29, "1e-2": 0.10}),
+        "steps": _pick(rng, {"1": 0.10, "4": 0.20, "8": 0.30, "16": 0.40}),
+        "learning_rate": _pick(rng, {"1e-5": 0.11, "1e-4": 0.16, "5e-4": 0.29, "1e-3": 0.36, "1e-2": 0.08}),
     }
-    if chance() < 0.7:
+    if chance() < 0.5:
         values["batch_size"] = _pick(rng, {"64": 0.3, "128": 0.7})
+    if chance() < 0.6:
+        values["group_size"] = _pick(rng, {"4": 0.4, "8": 0.6})
     if chance() < 0.7:
-        values["group_size"] = _pick(rng, {"2": 0.15, "4": 0.3, "8": 0.35, "16": 0.2})
-    if chance() < 0.8:
         values["temperature"] = _pick(rng, {"0.1": 0.1, "0.5": 0.3, "1.0": 0.6})
     for key, bad in OUT_OF_RANGE.items():
-        if key in values and chance() < FAULTY / 2:
+        if key in values and chance() < faulty / 2:
             values[key] = bad
-    if chance() < FAULTY:
+    if chance() < faulty:
         del values[rng.choice(("base", "steps", "learning_rate"))]
     return Sketch(
         given=given,
         values=values,
-        reward=_reward(rng, sound=chance() > 1.3 * FAULTY),
-        name=given if chance() < 0.88 else _other_name(rng, given),
-        k=_pick(rng, {"1": 0.15, "2": 0.25, "3": 0.25, "(1, 3)": 0.35}),
-        imports="make, parse" if chance() > FAULTY / 2 else rng.choice(("make", "parse", "")),
-        colon=":" if chance() > FAULTY / 4 else "",
+        reward=_reward(rng, sound=chance() > 1.3 * faulty),
+        name=given if chance() < (0.87 if scores is None else 0.93) else _other_name(rng, given),
+        k=_pick(rng, {"1": 0.2, "2": 0.3, "(1, 3)": 0.5}),
+        imports="make, parse" if chance() > faulty / 2 else rng.choice(("make", "parse", "")),
+        colon=":" if chance() > faulty / 4 else "",
         advanced=rng.choice(("clip = 0.1", "clip = 0.2", "clip = 0.3", "weight_decay = 0.1"))
         if chance() < 0.15
         else "",
@@ -160,7 +165,7 @@ def act(rng: random.Random, given: str) -> Acts:
     rng.shuffle(writes)
     for write in writes if chance() > 0.06 else writes[:1]:  # noqa: UP028 - a list cannot be sent replies
         yield write
-    if chance() < 0.12:
+    if chance() < (0.14 if scores is None else 0.07):
         return
     while True:
         reply = yield ToolCall(name="submit_job")
@@ -256,12 +261,12 @@ def _base(rng: random.Random, scores: Mapping[str, float] | None) -> str:
     if scores is None:
         return rng.choice(("nano-s", "nano-m"))
     weak, strong = sorted(scores, key=scores.__getitem__)
-    return strong if rng.random() < 0.86 else weak
+    return strong if rng.random() < 0.9 else weak
 
 
 def _reward(rng: random.Random, *, sound: bool) -> str:
     if sound:
-        return rng.choice(SOUND if rng.random() < 0.6 else WEAK)
+        return rng.choice(SOUND if rng.random() < 0.7 else WEAK)
     return rng.choice(rng.choices((FLAT, RAISES, TEXT, BROKEN), (0.35, 0.25, 0.15, 0.25))[0])
 
 
