@@ -293,9 +293,11 @@ class Experiment:
 
         def on_event(event: str, fields: Mapping[str, JSON]) -> None:
             run.journal.append({"t": self.clock.now(), "event": event, **fields})
-            if event == "job.done":
-                meter.settle(str(fields["key"]), float(fields["usd"]), kind="job", seconds=fields["seconds"])
-            elif event == "job.fault" and fields["state"] == "done":
+            if "usd" in fields and event.startswith("job."):  # the end of one delivery, however it ended
+                row = f"{fields['key']}#{fields['delivery']}"
+                kind = "job" if event == "job.done" else event
+                meter.settle(row, float(fields["usd"]), kind=kind, seconds=fields.get("seconds", 0.0))
+            if event == "job.done" or fields.get("state") == "done":
                 meter.release(str(fields["key"]))
             watch(event, fields)
 

@@ -244,8 +244,8 @@ class Workers:
     async def _hand_in(self, job: Job, result: JobResult) -> None:
         spent: dict[str, JSON] = {"usd": result.usd, "seconds": result.seconds, "machine": result.machine}
         if result.fault == "infra":
-            await self._queue.release(job, error=result.error)
-            await self._tell("job.released", job, error=result.error, **spent)
+            after = await self._queue.release(job, error=result.error)
+            await self._tell("job.released", job, error=result.error, state=str(after.state), **spent)
             self._faults_in_a_row += 1
             if self._faults_in_a_row >= FAULTS_IN_A_ROW:
                 raise SupervisionError(
