@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,37 @@ def _help(*command: str) -> str:
     return out.getvalue()
 
 
+def test_the_run_file_is_understood(tmp_path):
+    from nested_rl.cli import runfile
+
+    ((_, text),) = blocks(ROOT / "docs" / "quickstart.md", "toml")
+    reward = blocks(ROOT / "docs" / "guides" / "reward.md", "python")[2][1]
+    (tmp_path / "thrifty.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "rewards.py").write_text(f"import nested_rl as nrl\n{reward.partition('run =')[0]}", encoding="utf-8")
+    asked = runfile.read(tmp_path / "thrifty.toml")
+    made = runfile.experiment(asked, beside=tmp_path)
+    assert made.reward.__name__ == "thrifty"
+    assert [family.name for family in made.tasks] == ["calc_chain", "string_pipeline"]
+    assert made.compute.max_machines == 2
+    assert asked.evaluate.families == ("triage",)
+
+
+async def test_the_job_of_the_concepts_is_valid():
+    from nested_rl import inner, tasks
+    from nested_rl.types import Draft
+
+    page = ROOT / "docs" / "concepts.md"
+    ((_, toml),) = blocks(page, "toml")
+    ((_, code),) = blocks(page, "python", unmarked=False)
+    task = next(tasks.load("calc_chain", scale="nano")[0].tasks())
+    trainer = inner.NanoInnerTrainer()
+    try:
+        verdict = await trainer.validate(Draft(task=task, files={"job.toml": toml, "environment.py": code}))
+    finally:
+        await trainer.close()
+    assert (verdict.problems, verdict.families, verdict.base) == ((), ("calc_chain",), "nano-m")
+
+
 @pytest.mark.parametrize("page", PROSE, ids=named)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -135,6 +167,37 @@ def test_figures_are_what_the_results_say():
     script = ROOT / "benchmarks" / "readme_tables.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\nrun: python benchmarks/readme_tables.py"
+
+
+def test_every_key_of_a_run_is_explained(tmp_path):
+    """Whatever a run writes, docs/run-directory.md has its name."""
+    code = "import nested_rl as nrl; nrl.Experiment().run(1, groups_per_step=1, eval_every=1, out='run', quiet=True)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=280)
+    run = tmp_path / "run"
+    rows = [tomllib.loads((run / "run.toml").read_text())]
+    for path in run.rglob("*.jsonl"):
+        rows += [json.loads(line) for line in path.read_text().splitlines()]
+    for path in (*run.glob("e*/**/*.json"), *run.glob("checkpoints/*/trainer.json")):
+        rows.append(json.loads(path.read_text()))
+    for by_split in json.loads((run / "baselines.json").read_text()).values():
+        rows += [score for by_base in by_split.values() for score in by_base.values()]
+    names = {name for row in rows for name in _keys(row)} | {row["event"] for row in rows if "event" in row}
+    names |= {p.name for p in run.rglob("*") if p.is_file() and not {"files", "job"} & set(p.parts)}
+    assert len(names) > 100
+    text = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    told = {word for span in re.findall(r"`([^`\n]+)`", text) for word in (span, span.rpartition("/")[2])}
+    told |= set(re.findall(r"^  ([\w.]+)", text, re.MULTILINE)) | {"salt"}  # the picture of the folder
+    assert names - told == set()
+
+
+def _keys(value: object) -> set[str]:
+    """Every name in JSON that is not the name of a family, a base, a task or a setting."""
+    if isinstance(value, list):
+        return {name for entry in value for name in _keys(entry)}
+    if not isinstance(value, dict):
+        return set()
+    inside = {name: part for name, part in value.items() if name not in {"baselines", "arguments", "recipe", "parts"}}
+    return set(value) | {name for part in inside.values() for name in _keys(part)}
 
 
 def test_sizes_of_the_models_are_right():
