@@ -155,7 +155,9 @@ class Experiment:
         salt = RunDir.open(eval_salt_from).salt if eval_salt_from is not None else None
         run = RunDir.create(Path(out or "runs/latest"), asked, may_change=MAY_CHANGE, salt=salt)
         with contextlib.closing(run):
-            if not _finished(run, schedule):
+            if _finished(run, schedule):
+                self._say(run, quiet=quiet)
+            else:
                 await self._run(run, schedule, families, job_seeds, quiet=quiet)
         return Run(run.path)
 
@@ -163,7 +165,7 @@ class Experiment:
         self, run: RunDir, schedule: Schedule, families: Sequence[TaskFamily], job_seeds: int, *, quiet: bool
     ) -> None:
         from nested_rl.report.live import Live
-        from nested_rl.report.page import summary, write_report
+        from nested_rl.report.page import write_report
         from nested_rl.trackers.guard import guarded
 
         live = Live(schedule.steps, mode="quiet" if quiet else "auto", done_steps=tuple(run.metrics()))
@@ -194,8 +196,15 @@ class Experiment:
                 await loop.run()
             run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
         write_report(run)
+        self._say(run, quiet=quiet)
+
+    @staticmethod
+    def _say(run: RunDir, *, quiet: bool) -> None:
+        """The summary is what a script's user waits for."""
+        from nested_rl.report.page import summary
+
         if not quiet:
-            print(summary(run))  # noqa: T201  the summary is what a script's user waits for
+            print(summary(run))  # noqa: T201
 
     # -- evaluating
 

@@ -36,7 +36,7 @@ class Recipe:
     """
 
     lr: float = field(default=1e-2, validator=[_NUMBER, validators.gt(0)])
-    lr_floor: float = field(default=0.3, validator=[_NUMBER, validators.ge(0), validators.le(1)])
+    lr_floor: float = field(default=0.1, validator=[_NUMBER, validators.ge(0), validators.le(1)])
     hold_share: float = field(default=0.3, validator=[_NUMBER, validators.ge(0), validators.lt(1)])
     horizon: int = field(default=25, validator=[_COUNT, validators.ge(1)])
     betas: tuple[float, float] = (0.9, 0.99)
@@ -44,7 +44,7 @@ class Recipe:
     weight_decay: float = field(default=0.0, validator=[_NUMBER, validators.ge(0)])
     clip: float = field(default=1.0, validator=[_NUMBER, validators.gt(0)])
     kl: float = field(default=0.05, validator=[_NUMBER, validators.ge(0)])
-    trust: float = field(default=0.015, validator=[_NUMBER, validators.gt(0)])
+    trust: float = field(default=0.01, validator=[_NUMBER, validators.gt(0)])
     ratio_cap: float = field(default=2.0, validator=[_NUMBER, validators.gt(0)])
     std_floor: float = field(default=0.05, validator=[_NUMBER, validators.ge(0)])
     lora_rank: int | None = field(default=None, validator=validators.optional([_COUNT, validators.ge(1)]))
@@ -53,7 +53,7 @@ class Recipe:
         """The learning rate of update number `step`, from 0.
 
         >>> [round(Recipe(horizon=11).lr_at(s), 4) for s in (0, 3, 10, 99)]
-        [0.01, 0.01, 0.003, 0.003]
+        [0.01, 0.01, 0.001, 0.001]
         """
         done = min(1.0, step / max(1, self.horizon - 1))
         fallen = max(0.0, (done - self.hold_share) / (1 - self.hold_share))
