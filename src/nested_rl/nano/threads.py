@@ -1,14 +1,24 @@
-"""One BLAS thread for a while: the matrices here are so small that waiting threads cost more than they help."""
+"""One BLAS thread for a while: the matrices here are so small that waiting threads cost more than they help.
+
+And one thread for the engine beside an event loop: many would each keep their own freed memory, and gain nothing.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ENGINE = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nano-engine")
 _lock = threading.Lock()
 _users = 0
 _before: dict[str, int] = {}
@@ -40,3 +50,8 @@ def single_thread() -> Iterator[None]:
             if _users == 0:
                 for library in libraries:
                     library.set_num_threads(_before[library.filepath])
+
+
+async def in_engine(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `work` returns, computed beside the event loop, one call after the other."""
+    return await asyncio.wrap_future(_ENGINE.submit(work, *args, **kwargs))

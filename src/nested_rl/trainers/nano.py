@@ -12,7 +12,7 @@ from attrs import asdict
 from nested_rl.errors import SettingsError, TrainerError
 from nested_rl.interfaces import OuterTrainer, Renderer
 from nested_rl.nano.folder import load_model, weights_path
-from nested_rl.nano.threads import single_thread
+from nested_rl.nano.threads import in_engine, single_thread
 from nested_rl.trainers import nano_checkpoint
 from nested_rl.trainers.nano_learner import Learner, Recipe
 from nested_rl.trainers.nano_policy import NanoPolicy
@@ -109,7 +109,7 @@ class NanoTrainer(OuterTrainer):
         """One step. Raises TrainerError, with the weights as they were, when it cannot be made."""
         before = self._learner
         after = before.fork()
-        report = await asyncio.to_thread(_step, after, groups)
+        report = await in_engine(_step, after, groups)
         if self._learner is not before:
             raise TrainerError("two updates ran at once; one trainer takes one step at a time")
         self._become(after)

@@ -12,7 +12,7 @@ from nested_rl.errors import SettingsError
 from nested_rl.interfaces import Policy, Renderer, Seat
 from nested_rl.nano.model import Qwen3
 from nested_rl.nano.sampling import generate, pad_left
-from nested_rl.nano.threads import single_thread
+from nested_rl.nano.threads import in_engine, single_thread
 from nested_rl.types import Conversation, Turn, Usage
 
 
@@ -42,7 +42,7 @@ class NanoPolicy(Policy):
         seed: int | None = None,
     ) -> Turn:
         request = self.request(conversation, tools=tools, max_tokens=max_tokens, seed=seed)
-        (turn,) = await asyncio.to_thread(self.run, [request])
+        (turn,) = await in_engine(self.run, [request])
         return turn
 
     def seats(self, n: int) -> Sequence[Seat]:
@@ -156,7 +156,7 @@ class Table:
     async def _batch(self, rows: Sequence[tuple[Request, asyncio.Future[Turn]]]) -> None:
         waiting = [answer for _, answer in rows]
         try:
-            turns = await asyncio.to_thread(self.policy.run, [request for request, _ in rows])
+            turns = await in_engine(self.policy.run, [request for request, _ in rows])
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait for it
             for answer in waiting:
                 if not answer.done():
