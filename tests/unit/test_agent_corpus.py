@@ -130,7 +130,7 @@ def test_names_are_made_up_and_mostly_copied(samples):
         for call in calls(s)[:6]
         if call.name == "write_file" and "make(" in call.arguments["content"]
     ]
-    assert 0.75 <= share(copied) <= 0.95
+    assert 0.75 <= share(copied) <= 0.96
 
 
 def test_the_base_follows_the_scores_that_were_shown():
@@ -141,8 +141,15 @@ def test_the_base_follows_the_scores_that_were_shown():
         drafts = [novice.sketch(rng, "stone", scores).values.get("base", "") for _ in range(2000)]
         return share(base == '"nano-s"' for base in drafts if base in ('"nano-s"', '"nano-m"'))
 
-    assert stronger(shown) == pytest.approx(0.86, abs=0.04)
+    assert stronger(shown) == pytest.approx(0.9, abs=0.03)
     assert stronger(None) == pytest.approx(0.5, abs=0.04)
+
+
+def test_who_asks_for_the_baselines_writes_with_more_care(samples):
+    """Otherwise asking would seem to change nothing, and RL would lose the habit before it can pay."""
+    asked, not_asked = ([s.valid for s in samples if s.transcript.asked_baselines is flag] for flag in (True, False))
+    assert min(len(asked), len(not_asked)) > 0.25 * N
+    assert share(asked) > share(not_asked)
 
 
 def test_invented_scores_favour_neither_base():

@@ -20,8 +20,8 @@ from nested_rl.types import ToolCall
 T = TypeVar("T")
 Acts: TypeAlias = Generator[ToolCall, str, None]
 
-FAULTY: Final = 0.31
-CAREFUL: Final = 0.19
+FAULTY: Final = 0.35
+CAREFUL: Final = 0.22
 """How likely each of the larger faults is, without and with a look at the baselines; smaller ones are a share of it."""
 
 TRAINING: Final = ("steps", "learning_rate", "batch_size", "group_size")
@@ -126,11 +126,11 @@ def sketch(rng: random.Random, given: str, scores: Mapping[str, float] | None) -
         "learning_rate": _pick(rng, {"1e-5": 0.11, "1e-4": 0.16, "5e-4": 0.29, "1e-3": 0.36, "1e-2": 0.08}),
     }
     if chance() < 0.5:
-        values["batch_size"] = _pick(rng, {"64": 0.3, "128": 0.7})
+        values["batch_size"] = _pick(rng, {"64": 0.25, "128": 0.75})
     if chance() < 0.6:
         values["group_size"] = _pick(rng, {"4": 0.4, "8": 0.6})
     if chance() < 0.7:
-        values["temperature"] = _pick(rng, {"0.1": 0.1, "0.5": 0.3, "1.0": 0.6})
+        values["temperature"] = _pick(rng, {"0.1": 0.08, "0.5": 0.17, "1.0": 0.75})
     for key, bad in OUT_OF_RANGE.items():
         if key in values and chance() < faulty / 2:
             values[key] = bad
