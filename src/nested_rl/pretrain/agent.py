@@ -90,6 +90,7 @@ def build(
     save_model(out, model, tokenizer, "float16", chat_template=CHAT_TEMPLATE, stop_ids=renderer.stop_ids)
     provenance = {
         "made_by": "nested-rl models build",
+        "sha256": hashlib.sha256((Path(out) / "model.safetensors").read_bytes()).hexdigest(),
         "replies_sha256": replies_digest(),
         "corpus_version": corpus.VERSION,
         "seed": seed,
