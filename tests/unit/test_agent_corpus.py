@@ -1,6 +1,7 @@
 """What the nano agent was taught, how it was built, and what it does before any RL."""
 
 import asyncio
+import hashlib
 import json
 import random
 from collections import Counter
@@ -229,6 +230,10 @@ def test_the_shipped_agent_was_taught_todays_replies():
     hint = "the nano agent was taught other texts: run `nested-rl models build --only nano-agent`"
     assert about["replies_sha256"] == agent.replies_digest(), hint
     assert about["corpus_version"] == corpus.VERSION, hint
+    weights = (weights_path(agent.NAME) / "model.safetensors").read_bytes()
+    assert about["sha256"] == hashlib.sha256(weights).hexdigest(), (
+        "the weights are not those that provenance.json is about"
+    )
     assert load_model(weights_path(agent.NAME))[1].vocab == TOKENS.vocab, hint
 
 
