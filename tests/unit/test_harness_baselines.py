@@ -5,11 +5,13 @@ import tomllib
 
 import pytest
 
+from nested_rl import tasks
 from nested_rl.errors import SettingsError
 from nested_rl.harness.agent import ToolHarness
+from nested_rl.inner.nano import NanoInnerTrainer
 from nested_rl.interfaces import Desk
 from nested_rl.policies.baselines import RandomPolicy, TemplatePolicy
-from nested_rl.types import Problem, Task, Validation
+from nested_rl.types import Draft, Problem, Task, Validation
 
 TASK = Task(id="t", family="multi_hop", difficulty=3, brief="task multi_hop k 3")
 GOOD = Validation(ok=True)
@@ -71,6 +73,19 @@ async def test_random_jobs_differ_by_seed_and_come_again_with_it():
     for job in drawn:
         tomllib.loads(job["job.toml"])
         ast.parse(job["environment.py"])
+
+
+async def test_what_they_write_is_valid():
+    inner = NanoInnerTrainer()
+    family = tasks.load("multi_hop", scale="nano")[0]
+    task = next(family.tasks())
+    for policy, seeds in ((TemplatePolicy(), [0]), (RandomPolicy(), range(12))):
+        for seed in seeds:
+            _, (job,) = await jobs(policy, seed=seed)
+            validation = await inner.validate(Draft(task=task, files=job))
+            assert validation.ok, (job, validation.problems)
+            assert validation.families == ("multi_hop",)
+    await inner.close()
 
 
 async def test_after_an_error_they_write_again_until_the_attempts_are_used():

@@ -48,7 +48,12 @@ _OPTIONS: Final[Mapping[str, Sequence[str]]] = {
     "learning_rate": ("1e-5", "1e-4", "5e-4", "1e-3", "1e-2"),
     "temperature": ("0.5", "1.0"),
     "k": ("1", "2", "(1, 3)"),
-    "reward": (EXACT, "float(answer in completion)", '1.0 if ">" in completion else 0.0', "1.0 - len(completion) / 14"),
+    "reward": (
+        EXACT,
+        "float(answer in completion)",
+        '0.1 * (parse(completion) == answer) + 0.9 * (">" in completion)',
+        "(parse(completion) == answer) - 0.1 * len(completion)",
+    ),
 }
 _BRIEF = re.compile(r"task (\w+) k \d+")
 
