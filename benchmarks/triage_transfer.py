@@ -1,6 +1,6 @@
 """Does what the pilot learnt carry over to the held-out family? Trained minus untrained on triage, paired.
 
-    python benchmarks/triage_transfer.py RUN [RUN ...] [-n 256]
+    python benchmarks/triage_transfer.py [RUN ...] [-n 256]        (default: runs/pilot)
 
 Splits the difference into validity and quality given valid, and shows the share of valid jobs that use the triage data.
 """
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results" / "triage_transfer.json"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("runs", nargs="+")
+    parser.add_argument("runs", nargs="*", default=["runs/pilot"])
     parser.add_argument("-n", type=int, default=256)
     asked = parser.parse_args()
     exp, triage, rows = nrl.Experiment(), nrl.tasks.load("triage"), []

@@ -46,6 +46,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "unknown (one side has no valid job)"
         return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
@@ -108,10 +110,13 @@ class EvalReport:
         )
 
     def __str__(self) -> str:
-        return (
-            f"{self.policy}: reward {self.reward:.3f}, valid {self.valid:.2f}, quality given valid "
-            f"{self.given_valid('quality'):.3f}, own family {self.given_valid('own_family'):.2f} (n={len(self.rows)})"
-        )
+        if not self.rows:
+            return f"{self.policy}: no episode counted ({self.masked} masked)"
+        told = f"{self.policy}: reward {self.reward:.3f}, valid {self.valid:.2f}"
+        if self.valid > 0:
+            told += f", quality given valid {self.given_valid('quality'):.3f}"
+            told += f", own family {self.given_valid('own_family'):.2f}"
+        return f"{told} (n={len(self.rows)})"
 
     def to_json(self) -> dict[str, JSON]:
         """Plain data, with the means a reader looks for first."""

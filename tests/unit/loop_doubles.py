@@ -133,7 +133,9 @@ class Compute:
 class Rig:
     """Everything for one loop in one folder; `open()` again after a crash is a new process on the same files."""
 
-    def __init__(self, path: Path, *, families=("fast",), seconds=None, fail=lambda task, seed: None, **schedule) -> None:
+    def __init__(
+        self, path: Path, *, families=("fast",), seconds=None, fail=lambda task, seed: None, **schedule
+    ) -> None:
         self.path, self.families, self.fail = path, [Family(n) for n in families], fail
         self.seconds = seconds or (lambda spec: 1.0)
         self.schedule = Schedule(**({"steps": 4, "groups_per_step": 2, "group_size": 2} | schedule))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import string
-import threading
 
 import numpy as np
 import pytest
@@ -275,19 +274,8 @@ def _blas_threads():
 def test_one_thread_while_held_and_then_as_before():
     before = _blas_threads()
     assert before
-    inside, leave = threading.Event(), threading.Event()
-
-    def other():
-        with single_thread():
-            inside.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=other)
     with single_thread():
-        thread.start()
-        assert inside.wait(10)
+        with single_thread():
+            assert set(_blas_threads().values()) == {1}
         assert set(_blas_threads().values()) == {1}
-    assert set(_blas_threads().values()) == {1}  # the other one still holds it
-    leave.set()
-    thread.join(10)
     assert _blas_threads() == before

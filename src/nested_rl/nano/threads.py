@@ -6,7 +6,6 @@ And one thread for the engine beside an event loop: many would each keep their o
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,9 +18,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _ENGINE = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nano-engine")
-_lock = threading.Lock()
-_users = 0
-_before: dict[str, int] = {}
 
 
 @cache
@@ -33,23 +29,16 @@ def _controller() -> ThreadpoolController:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Hold BLAS at one thread. Nests, and may be held by several threads at once: the last one out restores."""
-    global _users  # noqa: PLW0603 - the limit itself is a property of the process
-    with _lock:
-        libraries = _controller().select(user_api="blas").lib_controllers
-        if _users == 0:
-            _before.update((library.filepath, library.num_threads) for library in libraries)
-            for library in libraries:
-                library.set_num_threads(1)
-        _users += 1
+    """Hold BLAS at one thread, in this thread of the program, and put back what was there. Nests."""
+    libraries = _controller().select(user_api="blas").lib_controllers
+    before = [library.num_threads for library in libraries]
+    for library in libraries:
+        library.set_num_threads(1)
     try:
         yield
     finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                for library in libraries:
-                    library.set_num_threads(_before[library.filepath])
+        for library, threads in zip(libraries, before, strict=True):
+            library.set_num_threads(threads)
 
 
 async def in_engine(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
