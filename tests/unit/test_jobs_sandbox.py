@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from jobs_material import CODE
 
-from nested_rl.jobs import runner, wire
 from nested_rl.jobs.sandbox import (
     EnvironmentCrashed,
     EnvironmentMisbehaved,
@@ -485,31 +484,3 @@ def test_an_interpreter_that_does_not_start_is_our_fault() -> None:
         zygote.spawn({"environment.py": CODE})
     with Zygote(python="/bin/false") as zygote, pytest.raises(SandboxUnavailable, match="does not start"):
         zygote.spawn({"environment.py": CODE})
-
-
-# ---------------------------------------------------------------- small parts
-
-
-def test_frames_refuse_what_json_has_not() -> None:
-    with pytest.raises(ValueError, match="Out of range"):
-        wire.pack(float("nan"))
-    with pytest.raises(ValueError, match="not allowed"):
-        wire.unpack(b"[Infinity]")
-    with pytest.raises(ValueError, match="nested"):
-        wire.unpack(b"[" * 100_000)
-
-
-def test_the_runner_answers_every_request_with_a_value_or_an_error() -> None:
-    environment = runner.Environment()
-    load = {"op": "load", "source": "def reward(p, c, a): return len(c)\n", "data": {}}
-    assert environment.answer(load) == {"value": None}
-    assert environment.answer({"op": "rewards", "rows": [["", "abc", ""]]}) == {"value": [3.0]}
-    assert environment.answer({"op": "examples", "seed": 0, "n": 1})["error"]["kind"] == "row"
-    assert environment.answer({"op": "nonsense"})["error"]["type"] == "AttributeError"
-    del sys.modules["environment"]
-
-
-def test_limits_are_checked() -> None:
-    for bad in ({"cpu_s": 0}, {"memory_mib": 1}, {"call_s": 0.0}):
-        with pytest.raises(ValueError, match="must be"):
-            Limits(**bad)
