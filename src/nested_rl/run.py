@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from nested_rl.interfaces import RewardFn
 from nested_rl.rundir import RunDir
 from nested_rl.types import Episode
+
+if TYPE_CHECKING:
+    from nested_rl.replay import ReplayReport
 
 
 class Run:
@@ -43,6 +48,15 @@ class Run:
 
         path = self.path / "report.html"
         return path if path.exists() else write_report(self._dir)
+
+    def replay(self, reward: RewardFn) -> ReplayReport:
+        """What another reward would have paid for the recorded outcomes, beside what was paid; nothing is run.
+
+        Raises RewardError when `reward` raises or gives anything but finite numbers.
+        """
+        from nested_rl.replay import replay
+
+        return replay(self._dir, reward)
 
     def __str__(self) -> str:
         from nested_rl.report.page import summary

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from nested_rl import __version__
-from nested_rl.cli import doctor, evaluating, jobs, models, reporting, running, tasks
+from nested_rl.cli import doctor, evaluating, jobs, models, replaying, reporting, running, tasks
 from nested_rl.errors import NestedRLError, SettingsError
 
 app = App(
@@ -26,11 +26,18 @@ app = App(
     help_flags=["--help", "-h"],
     suppress_keyboard_interrupt=False,  # `main` says how to go on
 )
-for _command in (running.pilot, running.run, evaluating.evaluate, reporting.report, doctor.doctor):
+for _command in (
+    running.pilot,
+    running.run,
+    evaluating.evaluate,
+    reporting.report,
+    replaying.replay,
+    doctor.doctor,
+):
     app.command(_command)
 for _group in (tasks.app, jobs.app, models.app):
     app.command(_group)
-for _place, _name in enumerate(("pilot", "run", "evaluate", "report", "tasks", "jobs", "models", "doctor")):
+for _place, _name in enumerate(("pilot", "run", "evaluate", "report", "replay", "tasks", "jobs", "models", "doctor")):
     app[_name].sort_key = _place  # help lists them in the order in which they are first needed
 
 
