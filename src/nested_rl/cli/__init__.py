@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from nested_rl import __version__
-from nested_rl.cli import doctor, evaluating, jobs, models, replaying, reporting, running, tasks
+from nested_rl.cli import doctor, evaluating, jobs, models, replaying, reporting, running, tasks, watching
 from nested_rl.errors import NestedRLError, SettingsError
 
 app = App(
@@ -29,6 +29,7 @@ app = App(
 for _command in (
     running.pilot,
     running.run,
+    watching.watch,
     evaluating.evaluate,
     reporting.report,
     replaying.replay,
@@ -37,7 +38,9 @@ for _command in (
     app.command(_command)
 for _group in (tasks.app, jobs.app, models.app):
     app.command(_group)
-for _place, _name in enumerate(("pilot", "run", "evaluate", "report", "replay", "tasks", "jobs", "models", "doctor")):
+for _place, _name in enumerate(
+    ("pilot", "run", "watch", "evaluate", "report", "replay", "tasks", "jobs", "models", "doctor")
+):
     app[_name].sort_key = _place  # help lists them in the order in which they are first needed
 
 
