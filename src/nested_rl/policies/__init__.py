@@ -1,4 +1,4 @@
-"""Policies that are not trained: baselines to compare with."""
+"""Policies that are not trained: baselines to compare with, and large models behind a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from nested_rl import lazy
 
 if TYPE_CHECKING:
     from nested_rl.policies.baselines import RandomPolicy, TemplatePolicy
+    from nested_rl.policies.frozen import FrozenPolicy
 
-__all__ = ["RandomPolicy", "TemplatePolicy"]
+__all__ = ["FrozenPolicy", "RandomPolicy", "TemplatePolicy"]
 
-__getattr__ = lazy.names(__name__, {"RandomPolicy": "baselines", "TemplatePolicy": "baselines"})
+__getattr__ = lazy.names(
+    __name__, {"FrozenPolicy": "frozen", "RandomPolicy": "baselines", "TemplatePolicy": "baselines"}
+)
