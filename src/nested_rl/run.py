@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nested_rl.errors import MissingExtra
 from nested_rl.interfaces import RewardFn
 from nested_rl.rundir import RunDir
 from nested_rl.types import Episode
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from nested_rl.replay import ReplayReport
 
 
@@ -48,6 +51,16 @@ class Run:
 
         path = self.path / "report.html"
         return path if path.exists() else write_report(self._dir)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row an episode, with flat columns (docs/guides/data.md names each). Raises MissingExtra without pandas."""
+        from nested_rl.export import rows
+
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtra("Run.to_pandas", "pandas") from error
+        return pd.DataFrame(list(rows(self._dir)))
 
     def replay(self, reward: RewardFn) -> ReplayReport:
         """What another reward would have paid for the recorded outcomes, beside what was paid; nothing is run.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from nested_rl import __version__
-from nested_rl.cli import doctor, evaluating, jobs, models, replaying, reporting, running, tasks, watching
+from nested_rl.cli import doctor, evaluating, exporting, jobs, models, replaying, reporting, running, tasks, watching
 from nested_rl.errors import NestedRLError, SettingsError
 
 app = App(
@@ -33,13 +33,14 @@ for _command in (
     evaluating.evaluate,
     reporting.report,
     replaying.replay,
+    exporting.export,
     doctor.doctor,
 ):
     app.command(_command)
 for _group in (tasks.app, jobs.app, models.app):
     app.command(_group)
 for _place, _name in enumerate(
-    ("pilot", "run", "watch", "evaluate", "report", "replay", "tasks", "jobs", "models", "doctor")
+    ("pilot", "run", "watch", "evaluate", "report", "replay", "export", "tasks", "jobs", "models", "doctor")
 ):
     app[_name].sort_key = _place  # help lists them in the order in which they are first needed
 
