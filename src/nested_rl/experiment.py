@@ -7,6 +7,8 @@ Async inside, a sync door outside; Ctrl-C and SIGTERM unwind everything and give
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -28,6 +30,7 @@ from nested_rl.interfaces import (
     InnerTrainer,
     JobQueue,
     OuterTrainer,
+    Policy,
     RewardFn,
     Scorer,
     TaskFamily,
@@ -212,7 +215,7 @@ class Experiment:
         self,
         tasks: Sequence[TaskFamily],
         *,
-        policy: str = "RUN@best",
+        policy: str | Policy = "RUN@best",
         n: int = 96,
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
@@ -220,7 +223,8 @@ class Experiment:
         """Evaluate a policy of a run on `n` test tasks of these families, held-out ones welcome.
 
         `policy` is `RUN@STEP`, `RUN@best`, `RUN@initial` or `RUN` (its last version), where RUN is a run directory, or the
-        word RUN together with `out=`. The result is kept in RUN/evals/ and not computed twice. `.compare(other)` pairs two.
+        word RUN together with `out=`; or `openai:MODEL@URL`, or any Policy, as the agent in the run directory `out`. The
+        result is kept in RUN/evals/ and not computed twice. `.compare(other)` pairs two.
         """
         return sync.run(self.evaluate_async(tasks, policy=policy, n=n, seed=seed, out=out))
 
@@ -228,31 +232,41 @@ class Experiment:
         self,
         tasks: Sequence[TaskFamily],
         *,
-        policy: str = "RUN@best",
+        policy: str | Policy = "RUN@best",
         n: int = 96,
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
     ) -> EvalReport:
         """The same, inside a running event loop."""
-        path, _, which = policy.partition("@")
+        if isinstance(policy, str) and policy.startswith("openai:"):
+            from nested_rl.policies import FrozenPolicy
+
+            policy = FrozenPolicy.named(policy)
+        path, _, which = policy.partition("@") if isinstance(policy, str) else ("RUN", "", "")
         if path == "RUN":
             path = str(out or "runs/latest")
         run = RunDir.open(path)
         run.own()
         with contextlib.closing(run):
-            refs = {int(e["version"]): str(e["ref"]) for e in run.events("checkpoint", "step.done")}
-            version = _version(run, which, refs)
             families = self._families(given=tasks)
             job_seeds = int(run.spec.get("job_seeds", 2))
-            name = f"{'-'.join(f.name for f in families)}-v{version:05d}-n{n}-s{seed}"
-            async with self._open(run, families, job_seeds, watch=lambda event, fields: None) as opened:  # noqa: ARG005
-                await opened.trainer.load(refs[version])
+            if isinstance(policy, str):
+                refs = {int(e["version"]): str(e["ref"]) for e in run.events("checkpoint", "step.done")}
+                version = _version(run, which, refs)
+                agent, label = f"v{version:05d}", f"{path}@{which or version}"
+            else:
+                agent, label = _named(policy)
+            silent: Watcher = lambda event, fields: None  # noqa: ARG005, E731
+            async with _ready(policy), self._open(run, families, job_seeds, watch=silent) as opened:
+                if isinstance(policy, str):
+                    await opened.trainer.load(refs[version])
+                    policy = await opened.trainer.policy()
                 return await opened.workers.supervise(
                     evaluate(
                         families,
-                        await opened.trainer.policy(),
-                        name=name,
-                        label=f"{path}@{which or version}",
+                        policy,
+                        name=f"{'-'.join(f.name for f in families)}-{agent}-n{n}-s{seed}",
+                        label=label,
                         split="test",
                         n=_at_least("n", n, 1),
                         seed=seed,
@@ -385,6 +399,26 @@ def _version(run: RunDir, which: str, refs: Mapping[int, str]) -> int:
         known = f"0 to {max(refs)}" if refs else "none yet"
         raise SettingsError(f"{run.path} has no version {which!r}; use best, initial or a step (saved: {known})")
     return version
+
+
+def _named(policy: Policy) -> tuple[str, str]:
+    """Name and label of a policy of another making. The name tells its settings too, so that others are evaluated anew."""
+    label = str(getattr(policy, "label", type(policy).__name__))
+    about = hashlib.sha256(json.dumps(describe(policy), sort_keys=True).encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', label)[:60].strip('-.')}-{about}", label
+
+
+@contextlib.asynccontextmanager
+async def _ready(policy: object) -> AsyncIterator[None]:
+    """A policy behind a server is checked before anything is started, and its connections are let go of at the end."""
+    check, close = getattr(policy, "check", None), getattr(policy, "aclose", None)
+    try:
+        if check is not None:
+            await check()
+        yield
+    finally:
+        if close is not None:
+            await close()
 
 
 def _at_least(name: str, value: int, low: int) -> int:

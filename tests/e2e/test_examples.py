@@ -13,6 +13,9 @@ import pytest
 
 import nested_rl as nrl
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from openai_server import Server, answer
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = (
@@ -23,6 +26,7 @@ SCRIPTS = (
     "04_custom_backend.py",
     "05_heldout_evaluation.py",
     "06_resume.py",
+    "07_llm_agent_openai.py",
 )
 STEP = re.compile(r"^step +1/1  reward (\d\.\d+)  ", re.MULTILINE)
 SCORES = r"nano-m 0\.\d\d, nano-s 0\.\d\d"
@@ -30,10 +34,40 @@ SCORES = r"nano-m 0\.\d\d, nano-s 0\.\d\d"
 pytestmark = pytest.mark.timeout(300)
 
 
+def _writes_a_job(body) -> dict:
+    """What a large agent says next: two files, then the job is handed in."""
+    job = (
+        '[model]\nbase = "nano-m"\n[training]\nsteps = 8\nlearning_rate = 1e-3\nbatch_size = 128\n'
+        "group_size = 8\n[rollout]\ntemperature = 1.0\n"
+    )
+    environment = (
+        "from nested_rl.jobkit import make, parse\ndef examples(rng, n):\n    return make('calc_chain', rng, n, k=2)\n"
+        "def reward(prompt, completion, answer):\n    return float(parse(completion) == answer)\n"
+    )
+    lines = (
+        ("write_file", {"path": "job.toml", "content": job}),
+        ("write_file", {"path": "environment.py", "content": environment}),
+        ("submit_job", {}),
+    )
+    return (
+        answer("", [lines[sum(m["role"] == "assistant" for m in body["messages"])]])
+        if "tools" in body
+        else answer("ok")
+    )
+
+
+@pytest.fixture
+def llm():
+    """The server of a large agent."""
+    with Server(_writes_a_job) as server:
+        yield server
+
+
 @pytest.fixture
 def said(tmp_path, request) -> str:
-    """What an example prints; `said` is parametrized with its script and arguments."""
+    """What an example prints; `said` is parametrized with its script and arguments, where URL is the server `llm`."""
     script, *arguments = request.param.split()
+    arguments = [request.getfixturevalue("llm").url if given == "URL" else given for given in arguments]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONWARNINGS": "error"}
     done = subprocess.run(
         [sys.executable, EXAMPLES / script, *arguments],
@@ -134,3 +168,18 @@ def test_a_run_goes_on_and_another_experiment_is_refused(said, tmp_path):
     assert "(seed: was 0, now 1)" in refused[0]
     events = [json.loads(line) for line in (tmp_path / "runs/example-resume/journal.jsonl").read_text().splitlines()]
     assert [e["step"] for e in events if e["event"] == "step.done"] == [0, 1]
+
+
+@example("07_llm_agent_openai.py small URL 1 3")
+def test_a_large_agent_is_compared_with_the_nano_agent(said, llm, tmp_path):
+    large, nano, difference = said.splitlines()[-3:]
+    assert large.startswith(f"openai:small@{llm.url}: reward 0.")
+    assert "valid 1.00" in large
+    assert nano.startswith("runs/example-pilot@best: reward 0.")
+    assert "(n=3, paired)" in difference
+    guides = {body["messages"][1]["content"] for body in llm.seen if len(body["messages"]) > 1}
+    assert len(guides) == 3  # one task a family, each with the whole guide
+    assert all("environment.py" in guide and len(guide) > 2000 for guide in guides)
+    assert len(llm.seen) == 1 + 3 * 3  # a check, and three turns an episode
+    (folder,) = (tmp_path / "runs/example-pilot/evals").glob("*-openai-small-*")
+    assert len(list((folder / "episodes").iterdir())) == 3

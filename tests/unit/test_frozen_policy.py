@@ -7,6 +7,7 @@ import time
 import pytest
 from openai_server import DROP, STALL, TRICKLE, Server, answer, fault, made_call
 
+import nested_rl as nrl
 from nested_rl.describe import describe
 from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.harness.agent import ToolHarness
@@ -79,7 +80,7 @@ async def ask(server, talk=ASK, *, tools=SCHEMAS, max_tokens=50, seed=None, **se
     try:
         return await policy.sample(talk, tools=tools, max_tokens=max_tokens, seed=seed)
     finally:
-        await policy.close()
+        await policy.aclose()
 
 
 async def refused(*answers, **settings):
@@ -332,7 +333,7 @@ async def test_the_key_is_nowhere(caplog):
         policy = FrozenPolicy("small", base_url=server.url, clock=Waits())
         turn = await policy.sample(ASK, tools=SCHEMAS, max_tokens=5)
         seen = f"{policy!r} {describe(policy)} {policy.label} {policy._endpoint!r} {dumps(turn)}"
-        await policy.close()
+        await policy.aclose()
     assert server.keys == [f"Bearer {CANARY}"] * 2
     assert CANARY not in seen + caplog.text
     assert describe(policy)["model"] == "small"
@@ -393,7 +394,7 @@ async def test_a_check_asks_for_a_few_tokens():
     with Server(answer("ok")) as server:
         policy = FrozenPolicy("small", base_url=server.url)
         await policy.check()
-        await policy.close()
+        await policy.aclose()
     assert server.seen[0]["max_tokens"] == 16
 
 
@@ -436,7 +437,7 @@ async def episode(desk, *answers, **settings):
         try:
             transcript = await ToolHarness().run(TASK, policy, desk, seed=1)
         finally:
-            await policy.close()
+            await policy.aclose()
     assert loads(dumps(transcript), Transcript) == transcript
     return transcript, server, clock
 
@@ -492,3 +493,13 @@ async def test_a_server_that_stays_down_is_an_error_of_the_policy(desk):
     with pytest.raises(Unavailable, match="500"):
         await episode(desk, fault(500, "oops"), timeout_s=100)
     assert desk.verdicts == []
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("name", ["openai:m", "openai:m@ftp://x/v1", "openai:m@https://u:p@x/v1"])
+def test_an_evaluation_refuses_a_name_before_it_opens_anything(name, tmp_path):
+    with pytest.raises(SettingsError, match=r"openai:MODEL@URL|base_url"):
+        nrl.Experiment().evaluate(nrl.tasks.load("calc_chain"), policy=name, out=tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """The report page: self-contained, offline, inert, and right about the run; finished or not, small or very large."""
 
+import contextlib
 import html.parser
 import json
 import math
@@ -8,7 +9,7 @@ import re
 
 import pytest
 from attrs import evolve
-from made_run import made_episode, make_run
+from made_run import made_episode, made_eval, make_run
 
 from nested_rl.report import charts, digest, intervals
 from nested_rl.report.charts import Series
@@ -121,6 +122,15 @@ def test_the_headline_says_what_the_records_say(run):
     assert f"It ran {round(sum(row['jobs/run'] for row in rows))} jobs" in text
     assert "cost $0.50" in text
     assert text.endswith(str(run.path / "report.html"))
+
+
+def test_another_policy_evaluated_in_the_run_is_no_sign_of_learning(tmp_path):
+    run = make_run(tmp_path / "pilot", steps=5, evals=False)
+    run.own()
+    with contextlib.closing(run):
+        made_eval(run, "triage-best", f"{run.path}@best", 5, "test", 0.9)
+        made_eval(run, "triage-openai", "openai:m@http://localhost/v1", 0, "test", 0.1)
+    assert "untrained" not in summary(run)
 
 
 def test_the_page_has_every_section(page):

@@ -104,7 +104,7 @@ class FrozenPolicy(Policy):
         except ContextFull:
             return _nothing()  # our count was a guess; the episode ends like any other that is too long
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Let go of the connections."""
         await self._endpoint.close()
 

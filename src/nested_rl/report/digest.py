@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -249,13 +250,17 @@ def _pick(digest: Digest, episode: Episode) -> None:
         digest.instructive = episode
 
 
+_OF_THE_RUN = re.compile(r"@(best|initial|\d+)$")
+"""Ends the name of one of the run's own versions; other policies evaluated in its directory say nothing about learning."""
+
+
 def _read_evals(digest: Digest, evals: Mapping[str, Mapping[str, Any]]) -> None:
     held_out = []
     for report in evals.values():
         rewards = [float(row["reward"]) for row in report["rows"]]
         if report["split"] == "validation":
             digest.validation.append((int(report["version"]), intervals.of(rewards)))
-        else:
+        elif _OF_THE_RUN.search(str(report["policy"])):
             held_out.append(report)
     digest.validation.sort(key=lambda pair: pair[0])
     digest.held_out = [
