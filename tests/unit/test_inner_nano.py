@@ -205,8 +205,9 @@ async def test_a_program_that_dies_is_a_lost_machine(trainer, machine):
 
 
 async def test_cancelling_a_training_leaves_nothing_behind(trainer, machine):
-    training = asyncio.create_task(trainer.train(job(), machine))
-    await asyncio.sleep(0.05)
+    endless = SOUND.replace("return float", "while True: pass\n    return float")
+    training = asyncio.create_task(trainer.train(job(endless), machine))
+    await asyncio.sleep(0.3)
     training.cancel()
     with pytest.raises(asyncio.CancelledError):
         await training

@@ -16,7 +16,7 @@ from nested_rl.nano.config import Qwen3Config
 from nested_rl.nano.folder import load_model, read_tensors, save_model, weights_path, write_bytes, write_tensors
 from nested_rl.nano.lora import LoRA
 from nested_rl.nano.model import Qwen3
-from nested_rl.nano.threads import single_thread
+from nested_rl.nano.threads import in_engine, single_thread
 from nested_rl.nano.tokenizer import Tokenizer
 
 PRINTABLE = [chr(i) for i in range(32, 127)] + ["\n"]
@@ -271,11 +271,18 @@ def _blas_threads():
     return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
 
-def test_one_thread_while_held_and_then_as_before():
-    before = _blas_threads()
-    assert before
-    with single_thread():
+async def test_one_thread_while_held_and_then_as_before():
+    """In the engine's own thread: OpenBLAS heeds one thread of a program at a time."""
+
+    def held():
+        before = _blas_threads()
         with single_thread():
-            assert set(_blas_threads().values()) == {1}
-        assert set(_blas_threads().values()) == {1}
-    assert _blas_threads() == before
+            with single_thread():
+                inside = _blas_threads()
+            between = _blas_threads()
+        return before, inside, between, _blas_threads()
+
+    before, inside, between, after = await in_engine(held)
+    assert before
+    assert set(inside.values()) == set(between.values()) == {1}
+    assert after == before
