@@ -124,6 +124,7 @@ class Watched:
         self._offset = 0
         self._at: float | None = None  # the view's clock stands here while the past is read
         self._newest = -math.inf
+        self._step_began: float | None = None
         self._rows: list[Mapping[str, float]] = []
         self._jobs = {"running": 0, "queued": 0}
         self._finished = self._drawn = False
@@ -134,7 +135,9 @@ class Watched:
         """Begin to draw. What is past is in the table; as lines it is not told again."""
         self._drawn = True
         if self._mode == "lines":
+            now, self._at = self._at, self._step_began  # the step under way counts as a whole
             self.view = self._new_view()
+            self._at = now
         self.view.start()
         return self
 
@@ -178,6 +181,8 @@ class Watched:
 
     def _take(self, event: Mapping[str, JSON]) -> None:
         name = str(event["event"])
+        if name in ("run.started", "step.done"):
+            self._step_began = self._newest
         if name == "run.started":
             self._begin()
             return
