@@ -1,7 +1,9 @@
 """A large agent behind an OpenAI-compatible server: what it is sent, what is made of its answers, and every way to fail."""
 
+import asyncio
 import json
 import logging
+import threading
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from openai_server import DROP, STALL, TRICKLE, Server, answer, fault, made_call
 import nested_rl as nrl
 from nested_rl.describe import describe
 from nested_rl.errors import SettingsError, UnknownName
+from nested_rl.experiment import _named
 from nested_rl.harness.agent import ToolHarness
 from nested_rl.harness.tools import SCHEMAS
 from nested_rl.inner.nano import NanoInnerTrainer
@@ -24,6 +27,7 @@ from nested_rl.policies.endpoint import (
     RequestRefused,
     Unavailable,
 )
+from nested_rl.rundir import RunDir
 from nested_rl.serialize import dumps, loads
 from nested_rl.types import Draft, Message, Task, ToolCall, Transcript, Turn, Usage
 
@@ -277,6 +281,24 @@ async def test_a_stalled_answer_is_given_up_and_asked_for_again(how):
     assert "within timeout_s=1.5" in str(error)
 
 
+async def test_so_many_requests_at_a_time_and_no_more():
+    together, inside, peak = threading.Barrier(2, timeout=30), [], []
+
+    def slow(body):
+        inside.append(1)
+        peak.append(len(inside))
+        together.wait()  # nobody goes on alone
+        inside.pop()
+        return answer("ok")
+
+    with Server(slow) as server:
+        policy = FrozenPolicy("small", base_url=server.url, concurrency=2)
+        turns = await asyncio.gather(*(policy.sample(ASK, tools=SCHEMAS, max_tokens=5) for _ in range(6)))
+        await policy.aclose()
+    assert [turn.message.content for turn in turns] == ["ok"] * 6
+    assert max(peak) == 2
+
+
 async def test_retries_end_at_the_deadline():
     error = await refused(fault(429, "slow down", {"retry-after": "100"}), timeout_s=250)
     assert isinstance(error, RateLimited)
@@ -503,3 +525,25 @@ def test_an_evaluation_refuses_a_name_before_it_opens_anything(name, tmp_path):
     with pytest.raises(SettingsError, match=r"openai:MODEL@URL|base_url"):
         nrl.Experiment().evaluate(nrl.tasks.load("calc_chain"), policy=name, out=tmp_path / "none")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "kind"), [(fault(401, "no"), KeyRefused), (fault(404, "no"), NoSuchModel)])
+async def test_a_wrong_key_or_model_ends_an_evaluation_before_it_begins(given, kind, tmp_path):
+    RunDir.create(tmp_path, {"job_seeds": 2}).close()
+    there = sorted(path.name for path in tmp_path.iterdir())
+    with Server(given) as server, pytest.raises(kind):
+        await nrl.Experiment().evaluate_async(
+            nrl.tasks.load("calc_chain"), policy=f"openai:large@{server.url}", out=tmp_path
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == there  # no queue, no baselines, no evals
+    assert [body["model"] for body in server.seen] == ["large"]
+
+
+def test_other_settings_are_another_evaluation():
+    plain, hot, same = (
+        _named(FrozenPolicy("a/b", base_url="http://localhost:1/v1", temperature=t, concurrency=c))
+        for t, c in ((None, 1), (0.7, 1), (None, 2))
+    )
+    assert plain[0].startswith("openai-a-b-http-localhost-1-v1-")
+    assert plain[1] == "openai:a/b@http://localhost:1/v1"
+    assert plain == same != hot
