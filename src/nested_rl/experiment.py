@@ -22,7 +22,7 @@ from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.describe import describe
 from nested_rl.episode import Parts
-from nested_rl.errors import SettingsError
+from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.evaluation import EvalReport, evaluate
 from nested_rl.interfaces import (
     AgentHarness,
@@ -42,7 +42,7 @@ from nested_rl.rewards import UpliftReward
 from nested_rl.run import Run
 from nested_rl.rundir import RunDir
 from nested_rl.types import JSON, Budget, Episode
-from nested_rl.worker import Workers
+from nested_rl.worker import Workers, told
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
 MAY_CHANGE = ("steps", "eval_every", "budget", "nested_rl")
@@ -182,7 +182,7 @@ class Experiment:
 
         run.journal.append({"t": self.clock.now(), "event": "run.started"}, sync=True)
         with contextlib.closing(trackers), live:
-            async with self._open(run, families, job_seeds, watch=live.on_event) as opened:
+            async with self._failure_told(run), self._open(run, families, job_seeds, watch=live.on_event) as opened:
                 loop = Loop(
                     run=run,
                     families=families,
@@ -200,6 +200,16 @@ class Experiment:
             run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
         write_report(run)
         self._say(run, quiet=quiet)
+
+    @contextlib.asynccontextmanager
+    async def _failure_told(self, run: RunDir) -> AsyncIterator[None]:
+        """What ends a run before its time is in its journal too, for whoever looks later."""
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(RunDirError):  # a full disk, say, which is what `error` tells already
+                run.journal.append({"t": self.clock.now(), "event": "run.failed", "error": told(error)}, sync=True)
+            raise
 
     @staticmethod
     def _say(run: RunDir, *, quiet: bool) -> None:

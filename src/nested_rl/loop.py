@@ -24,7 +24,7 @@ from attrs import frozen
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock
 from nested_rl.episode import Parts, Place, derived, run_episode
-from nested_rl.errors import SettingsError, SupervisionError
+from nested_rl.errors import SettingsError, SupervisionError, TrainerError
 from nested_rl.evaluation import EvalReport, evaluate
 from nested_rl.interfaces import OuterTrainer, Policy, TaskFamily
 from nested_rl.meter import Meter
@@ -82,7 +82,7 @@ class Loop:
         self.step = 0
         self.rows: list[dict[str, float]] = []
         self.trained: set[int] = set()
-        self.next_group = 0
+        self.next_group = self.first_new = 0
         self.refs: dict[int, str] = {}
         self.groups: dict[int, asyncio.Task[Group]] = {}
         self.evaluations: set[asyncio.Task[EvalReport]] = set()
@@ -95,14 +95,24 @@ class Loop:
         try:
             await self._resume()
             while self.step < self.schedule.steps:
-                self._start_groups(await self.trainer.policy())
+                self._start_groups(await self._policy())
                 started_s = self.clock.monotonic()
                 batch = await self._collect()
                 await self._train(batch, started_s=started_s)
-                self._evaluate(await self.trainer.policy())
+                self._evaluate(await self._policy())
             await self._wait(self.evaluations)
         finally:
             await self._stop([*self.groups.values(), *self.evaluations])
+
+    async def _policy(self) -> Policy:
+        """The sampler of the newest weights. One that does not say so has not got them: the run would learn nothing."""
+        policy = await self.trainer.policy()
+        if policy.version != self.step:
+            raise TrainerError(
+                f"the sampler is still at version {policy.version} after update {self.step}: the trainer's new weights do "
+                "not reach it"
+            )
+        return policy
 
     # -- starting
 
@@ -166,7 +176,8 @@ class Loop:
         return Group(index=index, task=task, version=policy.version, episodes=tuple(episodes))
 
     def _recorded(self, index: int, member: int, version: int) -> Episode | None:
-        episode = self.run_dir.read_episode(index, member)
+        """An episode of an earlier process. Of a group that the journal never saw start it is of another history: made again."""
+        episode = self.run_dir.read_episode(index, member) if index < self.first_new else None
         return episode if episode is not None and episode.version == version and not episode.masked else None
 
     def _watch_masks(self, episode: Episode) -> None:
@@ -201,7 +212,7 @@ class Loop:
                 group = self._take(index)
                 if self.schedule.stale == "drop" and self.step - version > self.schedule.max_steps_off_policy:
                     self._drop(group)
-                    self._start_groups(await self.trainer.policy())
+                    self._start_groups(await self._policy())
                 else:
                     batch.append(group)
             if len(batch) < wanted:
@@ -334,7 +345,7 @@ class Loop:
     def _owed(self) -> dict[int, list[int]]:
         """Groups that were started and not trained, by the version they were sampled at."""
         started = {int(e["group"]): int(e["version"]) for e in self.run_dir.events("group.started")}
-        self.next_group = max(started, default=-1) + 1
+        self.next_group = self.first_new = max(started, default=-1) + 1
         owed: dict[int, list[int]] = {}
         for index, version in sorted(started.items()):
             if index not in self.trained and index not in self.dropped:
