@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn, TypeAlias
@@ -24,6 +25,9 @@ FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 KIT: Final = "nested_rl.jobkit"
 HUGE: Final = 10_000_000
 """Ranges, repeats and buffers of a literal length above this are mistakes."""
+_VAST: Final = 1e18
+_FACTORS: Final = 16
+"""A product of more numbers than this is not looked at: it is written to be deep, not to be read."""
 
 _BAD_NAMES: Final = frozenset(
     {"__import__", "breakpoint", "compile", "eval", "exec", "exit", "globals", "help", "input", "locals", "quit"}
@@ -144,21 +148,21 @@ def _huge(node: ast.Call | ast.BinOp) -> Iterator[Problem]:
                 isinstance(what, ast.Constant) and isinstance(what.value, str | bytes)
             ):
                 lengths = [times]
-    if any(_literal(length) > HUGE for length in lengths):
+    if any(_literal(length, _FACTORS) > HUGE for length in lengths):
         message = f"a length above {HUGE:,} will not fit in the job's memory and time"
         yield problem("environment.number", f"{CODE}:{node.lineno}", message, "use a smaller one")
 
 
-def _literal(node: ast.expr) -> float:
-    """The size of a number written as 10000, 10 * 1000 or 10**4; 0 when it is anything else."""
+def _literal(node: ast.expr, depth: int) -> float:
+    """The size of a number written as 10000, 10 * 1000 or 10**4; 0 when it is anything else, or deeper than `depth`."""
     match node:
         case ast.Constant(value=int() | float() as value):
-            return min(value, 1e18) if abs(value) < 10**300 else 1e18
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _literal(left) * _literal(right)
-        case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            base, power = _literal(left), _literal(right)
-            return 1e18 if base > 1 and power > 60 else min(base**power, 1e18)
+            return min(value, _VAST) if abs(value) < 10**300 else _VAST
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Pow() as op, right=right) if depth > 0:
+            a, b = _literal(left, depth - 1), _literal(right, depth - 1)
+            if isinstance(op, ast.Mult):
+                return min(a * b, _VAST)
+            return _VAST if a > 1 and b * math.log(a) > math.log(_VAST) else min(a**b, _VAST)
         case _:
             return 0.0
 
@@ -189,12 +193,14 @@ def _functions(tree: ast.Module) -> Iterator[Problem]:
 
 
 def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run at import, also inside if, try and with."""
-    for node in body:
+    """Statements that run at import, also inside if, try and with. Without recursion: an elif chain may be long."""
+    todo = body[::-1]
+    while todo:
+        node = todo.pop()
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _top(getattr(node, part, []))
+            for part in ("finalbody", "orelse", "body"):
+                todo += getattr(node, part, [])[::-1]
 
 
 def _signature(name: str, function: _Function, wanted: tuple[str, ...], usage: str) -> Iterator[Problem]:

@@ -34,6 +34,8 @@ LIMITS = Limits(cpu_s=2, memory_mib=256)
 
 _SEED = 20_260_101
 _SAME = 1e-9
+_SUMMED = 1e300
+"""Rewards beyond this cannot be averaged; they are too large in any case."""
 _UNKNOWN_FAMILY = "unknown family '"
 
 
@@ -143,12 +145,12 @@ def _reward(environment: Environment, rows: Sequence[Mapping[str, str]], rules: 
     for (kind, _, _), value in zip(asked, values, strict=True):
         by_kind.setdefault(kind, []).append(value)
     where = f"{CODE} reward"
+    worst = max(values, key=abs)
     if environment.rewards(batch) != values:
         message = "the same completion earned different rewards"
         yield problem("reward.random", where, message, "let the reward depend on its arguments alone")
-    else:
+    elif abs(worst) <= _SUMMED:
         yield from _verdict({kind: fmean(found) for kind, found in by_kind.items()}, rules, where)
-    worst = max(values, key=abs)
     if abs(worst) > rules.reward_cap:
         message = f"a reward of {worst:g}; at most {rules.reward_cap:g} either way is allowed"
         yield problem("reward.large", where, message, "scale it to 0 to 1")
@@ -201,7 +203,7 @@ def explained(fault: EnvironmentFault, families: Sequence[TaskFamily] = ()) -> P
             return problem(f"{part}.ended", where, message, "return values; never end the process")
         case EnvironmentCrashed(raised="UnknownName") if _UNKNOWN_FAMILY in message:
             name = message.partition(_UNKNOWN_FAMILY)[2].partition("'")[0]
-            told = str(UnknownName("family", name, [family.name for family in families]))
+            told = str(UnknownName("family", name, [family.name for family in families if not family.held_out]))
             return problem("examples.family", where, told, "name the family of the task", name=name)
         case EnvironmentCrashed(raised=raised):
             return problem(f"{part}.raised", where, message, _HINTS.get(raised, ""), type=raised)

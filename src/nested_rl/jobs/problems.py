@@ -35,4 +35,6 @@ def quoted(value: object) -> str:
         text = ascii(value)
     except ValueError:  # an integer with thousands of digits
         text = "a very long number"
+    except RecursionError:  # tables in tables, thousands deep
+        text = "a very deep value"
     return text if len(text) <= QUOTE_LIMIT else f"{text[:QUOTE_LIMIT]}…"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
 from nested_rl.interfaces import TaskFamily
 from nested_rl.jobs.check import check
-from nested_rl.jobs.folder import parse
+from nested_rl.jobs.folder import CODE, JobConfig, parse
 from nested_rl.jobs.probe import Findings, probe
+from nested_rl.jobs.problems import problem
 from nested_rl.jobs.sandbox import Limits, Zygote
 from nested_rl.jobs.surface import Surface
-from nested_rl.types import Draft, Validation
+from nested_rl.types import Draft, Problem, Validation
+
+log = logging.getLogger(__name__)
 
 
 async def validate(
@@ -45,8 +49,7 @@ def examine(
     limits: Limits | None = None,
 ) -> Validation:
     """The same, blocking."""
-    config, problems = parse(draft.files, surface)
-    problems += check(draft.files, surface)
+    config, problems = _written(draft.files, surface)
     findings = Findings(problems=problems)
     if not problems:
         findings = probe(draft.files, surface.probe, zygote=zygote, families=families, limits=limits)
@@ -58,3 +61,17 @@ def examine(
         families=findings.families,
         notes=findings.notes,
     )
+
+
+def _written(files: Mapping[str, str], surface: Surface) -> tuple[JobConfig | None, tuple[Problem, ...]]:
+    """What the files say and what is wrong with them, which depends on their text alone.
+
+    So a failure of ours in here is one that the text can bring about at will. It counts as a problem of the job: taken for
+    a fault of ours, it would let an agent call off any episode that it is losing.
+    """
+    try:
+        config, problems = parse(files, surface)
+        return config, (*problems, *check(files, surface))
+    except Exception:
+        log.exception("the checks failed on a job, which is refused; this is a bug of nested_rl")
+        return None, (problem("environment.syntax", CODE, "the job cannot be checked", "write plainer files"),)
