@@ -112,8 +112,9 @@ class Delivery:
             raise InfraFault(f"scoring failed: {told(error)}") from error
         finally:
             self.score_s = self.seconds - self.train_s
-        if not 0 <= score.value <= 1:
-            raise InfraFault(f"scoring failed: the score is {score.value}, which is not in [0, 1]")
+        value: object = score.value  # a scorer of another making may give anything
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+            raise InfraFault(f"scoring failed: the score is {value!r}, which is not a number in [0, 1]")
         return score
 
     def _failed(self, error: BaseException) -> None:

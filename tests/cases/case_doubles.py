@@ -8,11 +8,19 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from nested_rl import Budget, Experiment
+import numpy as np
+
+from nested_rl import Experiment
 from nested_rl.clock import VirtualClock
 from nested_rl.errors import TrainerError
+from nested_rl.nano.config import Qwen3Config
+from nested_rl.nano.folder import save_model
+from nested_rl.nano.model import Qwen3
+from nested_rl.nano.tokenizer import Tokenizer
 from nested_rl.queues.memory import MemoryQueue
+from nested_rl.renderers.nano import SPECIALS
 from nested_rl.rundir import RunDir
+from nested_rl.trainers.nano import NanoTrainer
 from nested_rl.types import (
     Checkpoint,
     EvalSet,
@@ -258,5 +266,17 @@ class World:
         return "\n".join(p.read_bytes().decode(errors="replace") for p in found)
 
 
-def budget(usd: float) -> Budget:
-    return Budget(usd=usd)
+def small_trainer(folder: Path) -> NanoTrainer:
+    """The real outer trainer, of a model that is next to nothing."""
+    tokenizer = Tokenizer.pieces(SPECIALS, "ab \n", [], pad="<pad>", eos="<stop>", unk="<unk>")
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=12,
+        intermediate_size=16,
+        head_dim=4,
+        max_position_embeddings=32,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.pad_id,
+    )
+    save_model(folder / "model", Qwen3(config, seed=0, dtype=np.float32), tokenizer, "float32")
+    return NanoTrainer(folder / "model", directory=folder / "checkpoints")

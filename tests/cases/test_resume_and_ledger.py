@@ -7,19 +7,13 @@ import threading
 
 import numpy as np
 import pytest
-from case_doubles import Killed, World
+from case_doubles import Killed, World, small_trainer
 
 from nested_rl import rundir
 from nested_rl.clock import VirtualClock
 from nested_rl.errors import RunDirError, TrainerError
 from nested_rl.meter import Meter
-from nested_rl.nano.config import Qwen3Config
-from nested_rl.nano.folder import save_model
-from nested_rl.nano.model import Qwen3
-from nested_rl.nano.tokenizer import Tokenizer
-from nested_rl.renderers.nano import SPECIALS
 from nested_rl.rundir import RunDir, write_atomic
-from nested_rl.trainers.nano import NanoTrainer
 from nested_rl.types import Budget
 
 pytestmark = pytest.mark.cases
@@ -159,21 +153,6 @@ async def test_a17_stale_data_after_resume(tmp_path):
     parts = {e.group: set(e.parts) for e in again.files.episodes()}
     assert parts == {i: {"the first future" if i < 4 else "the second future"} for i in range(6)}
     assert again.trained() == [0, 1, 2, 3, 4, 5]
-
-
-def small_trainer(folder):
-    tokenizer = Tokenizer.pieces(SPECIALS, "ab \n", [], pad="<pad>", eos="<stop>", unk="<unk>")
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=12,
-        intermediate_size=16,
-        head_dim=4,
-        max_position_embeddings=32,
-        eos_token_id=tokenizer.eos_id,
-        pad_token_id=tokenizer.pad_id,
-    )
-    save_model(folder / "model", Qwen3(config, seed=0, dtype=np.float32), tokenizer, "float32")
-    return NanoTrainer(folder / "model", directory=folder / "checkpoints")
 
 
 async def test_a18_clean_up_kills_run(tmp_path, monkeypatch):
