@@ -1,0 +1,47 @@
+"""A budget is a wall, not advice."""
+
+import pytest
+from case_doubles import World
+
+from nested_rl import Budget
+from nested_rl.clock import VirtualClock
+from nested_rl.errors import BudgetExceeded
+from nested_rl.meter import Meter
+
+pytestmark = pytest.mark.cases
+
+
+def test_a59_budget_overrun():
+    meter = Meter(Budget(usd=1.0), clock=VirtualClock(), write=lambda row: None)
+    started = []
+    for number in range(16):
+        try:
+            meter.reserve(f"job-{number}", 0.30)
+        except BudgetExceeded:
+            continue
+        started.append(number)
+        assert meter.spent_usd + meter.reserved_usd <= 1.0
+    assert started == [0, 1, 2]
+    meter.settle("job-0", 0.05, kind="job")
+    meter.reserve("job-16", 0.30)
+    with pytest.raises(
+        BudgetExceeded, match=r"\$1\.00 does not cover \$0\.3000 more: \$0\.0500 spent, \$0\.9000 reserved"
+    ):
+        meter.reserve("job-17", 0.30)
+
+
+async def test_a59_sixteen_jobs_at_once(tmp_path):
+    """Each job may cost $0.30 of $1.00: three start. With more money the run goes on, and no dollar counts twice."""
+    world = World(tmp_path / "run", steps=1, group_size=16, machines=16, budget=Budget(usd=1.0))
+    world.inner.timeout_s = 30.0
+    world.inner.seconds = lambda job: 20.0
+    with pytest.raises(BudgetExceeded):
+        await world.go()
+    assert len(world.inner.started) <= 3
+    assert sum(row["usd"] for row in world.files.costs()) <= 1.0
+    world.budget = Budget(usd=100.0)
+    again = world.again()
+    assert (await again.go()).finished
+    rows = again.files.costs()
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert sum(row["usd"] for row in rows if row["kind"] == "job") == pytest.approx(16 * 1.0 * 36 / 3600)
