@@ -7,15 +7,17 @@ is biased upwards. The secret salt picks the items; neither it nor an answer lea
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from nested_rl.episode import derived
-from nested_rl.errors import UnknownName
+from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.interfaces import ComputeBackend, Scorer, TaskFamily
 from nested_rl.rundir import RunDir
 from nested_rl.types import EvalSet, EvalSplit, JobSpec, Need, Score, Task
 
 N_ITEMS = 256
+SPLITS: tuple[EvalSplit, ...] = ("hidden", "dev")
 
 
 class Baselines:
@@ -39,6 +41,8 @@ class Baselines:
         self._n = n
         self._salt = run.salt
         self._known = run.baselines()
+        self._digests = run.eval_digests()
+        self._checked: set[str] = set()
         self._sets: dict[tuple[str, int, EvalSplit], EvalSet] = {}
         self._measuring = asyncio.Lock()
 
@@ -57,19 +61,35 @@ class Baselines:
         return self.eval_set(spec.task, "hidden")
 
     async def of(self, task: Task) -> Mapping[str, Mapping[str, Score]]:
-        """Split → base → score. The first caller measures; the others wait for it."""
+        """Split → base → score. The first caller measures; the others wait for it.
+
+        Raises SettingsError when they were measured on another evaluation than the present one: nothing may be compared.
+        """
         key = f"{task.family}-k{task.difficulty}"
         async with self._measuring:
             if key not in self._known:
+                self._digests[key] = self._digests_of(task)
+                self._run.write_eval_digests(self._digests)
                 self._known[key] = await self._measure(task)
                 self._run.write_baselines(self._known)
+            elif key not in self._checked and self._digests.get(key, self._digests_of(task)) != self._digests_of(task):
+                raise SettingsError(
+                    f"the evaluation of {key} has changed since this run measured its baselines (its salt, its items or how "
+                    "they are asked); put back what was changed, or start a new run"
+                )
+            self._checked.add(key)
         return self._known[key]
+
+    def _digests_of(self, task: Task) -> dict[str, str]:
+        """Of items and sampling, by split."""
+        sets = {split: self.eval_set(task, split) for split in SPLITS}
+        texts = {split: f"{s.digest}/{s.sampling}/{s.baseline_sampling}" for split, s in sets.items()}
+        return {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
 
     async def _measure(self, task: Task) -> dict[str, dict[str, Score]]:
         found: dict[str, dict[str, Score]] = {"hidden": {}, "dev": {}}
-        splits: tuple[EvalSplit, ...] = ("hidden", "dev")
         async with self._compute.machine(Need()) as machine:
-            for split in splits:
+            for split in SPLITS:
                 for base in self._bases:
                     items = self.eval_set(task, split)
                     seed = derived("baseline", base, split)

@@ -242,6 +242,18 @@ class RunDir:
         """Record them."""
         write_atomic(self.path / "baselines.json", serialize.dumps(baselines).encode(), sync=True)
 
+    def eval_digests(self) -> dict[str, dict[str, str]]:
+        """task key → split → digest of the evaluation that the baselines were measured on."""
+        path = self.path / "evaluations.json"
+        if not path.exists():
+            return {}
+        with _plainly(path):
+            return serialize.loads(path.read_bytes(), dict[str, dict[str, str]])
+
+    def write_eval_digests(self, digests: Mapping[str, Mapping[str, str]]) -> None:
+        """Record them."""
+        write_atomic(self.path / "evaluations.json", json.dumps(digests).encode(), sync=True)
+
     # -- episodes
 
     def episode_dir(self, group: int, member: int, *, under: str = "episodes") -> Path:
