@@ -1,0 +1,75 @@
+"""Servers that are busy or down."""
+
+import json
+
+import httpx
+import pytest
+
+from nested_rl.clock import SystemClock
+from nested_rl.policies.endpoint import Endpoint, RateLimited
+
+pytestmark = pytest.mark.cases
+
+FINE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}
+
+
+class Waits(SystemClock):
+    """A clock on which waiting takes no time, and is written down."""
+
+    def __init__(self):
+        self.waits = []
+
+    def monotonic(self):
+        return sum(self.waits)
+
+    async def sleep(self, seconds):
+        self.waits.append(seconds)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the server was asked; it answers from `script`, the last answer for ever."""
+    seen, script = [], []
+
+    def answer(request):
+        seen.append(json.loads(request.content))
+        status, headers, body = script.pop(0) if len(script) > 1 else script[0]
+        return httpx.Response(status, headers=headers, json=body)
+
+    class Client(httpx.AsyncClient):
+        def __init__(self, **settings):
+            super().__init__(**settings, transport=httpx.MockTransport(answer))
+
+    monkeypatch.setattr(httpx, "AsyncClient", Client)
+    return seen, script
+
+
+def endpoint(clock, timeout_s):
+    return Endpoint("http://localhost/v1", "", timeout_s=timeout_s, attempt_s=5.0, concurrency=2, clock=clock)
+
+
+async def test_a20_api_429_and_5xx(asked):
+    """Told five times to wait 3 s, then down five times, then there: one answer, and the waits that were asked for."""
+    seen, script = asked
+    script += (
+        [(429, {"retry-after": "3"}, {}) for _ in range(5)] + [(503, {}, {}) for _ in range(5)] + [(200, {}, FINE)]
+    )
+    clock = Waits()
+    server = endpoint(clock, 600.0)
+    assert await server.ask({"model": "m"}) == FINE
+    assert len(seen) == 11
+    assert clock.waits[:5] == [3.0] * 5
+    assert all(wait > 0 for wait in clock.waits[5:])
+    await server.close()
+
+
+async def test_a20_there_is_an_end_to_waiting(asked):
+    seen, script = asked
+    script += [(429, {"retry-after": "3"}, {})]
+    clock = Waits()
+    server = endpoint(clock, 20.0)
+    with pytest.raises(RateLimited, match=r"tried \d+ times within timeout_s=20"):
+        await server.ask({"model": "m"})
+    assert sum(clock.waits) <= 20.0
+    assert len(seen) == len(clock.waits) + 1
+    await server.close()
