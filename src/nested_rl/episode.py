@@ -22,6 +22,7 @@ from nested_rl.types import (
     Job,
     JobResult,
     JobSpec,
+    JobState,
     Outcome,
     Score,
     Task,
@@ -68,6 +69,8 @@ class Parts:
     """Accepted drafts by digest and family. A probe's verdict is a function of the bytes, so it is asked once."""
     admit: Callable[[str, float], None] = lambda key, usd: None  # noqa: ARG005
     """Reserves the worst case of a job before it is queued; raises BudgetExceeded."""
+    waive: Callable[[str], None] = lambda key: None  # noqa: ARG005
+    """Gives the reservation back, for a job that an earlier process has had done already."""
 
 
 class EpisodeDesk(Desk):
@@ -122,6 +125,8 @@ class EpisodeDesk(Desk):
             self._parts.admit(key, spec.timeout_s)
             self._parts.queued.add(key)
         self.job = await self._parts.queue.put(spec, key=key)
+        if self.job.state is JobState.DONE and not self.reused:
+            self._parts.waive(key)
 
     async def result(self) -> JobResult:
         if self.job is None:

@@ -321,6 +321,7 @@ class Experiment:
             clock=self.clock,
             job_seeds=job_seeds,
             admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
+            waive=meter.release,
         )
         baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute)
 

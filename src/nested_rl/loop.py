@@ -24,7 +24,7 @@ from attrs import frozen
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock
 from nested_rl.episode import Parts, Place, derived, run_episode
-from nested_rl.errors import SettingsError, SupervisionError, TrainerError
+from nested_rl.errors import BudgetExceeded, SettingsError, SupervisionError, TrainerError
 from nested_rl.evaluation import EvalReport, evaluate
 from nested_rl.interfaces import OuterTrainer, Policy, TaskFamily
 from nested_rl.meter import Meter
@@ -101,8 +101,19 @@ class Loop:
                 await self._train(batch, started_s=started_s)
                 self._evaluate(await self._policy())
             await self._wait(self.evaluations)
+        except BudgetExceeded:
+            await self._stop([*self.groups.values(), *self.evaluations])
+            await self._drain()
+            raise
         finally:
             await self._stop([*self.groups.values(), *self.evaluations])
+
+    async def _drain(self) -> None:
+        """Let the jobs finish that money was set aside for: stopped half-way they cost, and a resumed run has nothing of it."""
+        counts = await self.parts.queue.counts()
+        while counts["queued"] + counts["running"] and not self.workers_failed.done():
+            await self.clock.sleep(1.0)
+            counts = await self.parts.queue.counts()
 
     async def _policy(self) -> Policy:
         """The sampler of the newest weights. One that does not say so has not got them: the run would learn nothing."""
