@@ -77,7 +77,7 @@ def step_row(step: int, groups: Sequence[Group], report: UpdateReport, counted: 
 
 
 def _rewards(real: Sequence[Episode]) -> dict[str, float]:
-    names = sorted({name for e in real for name in e.parts})
+    names = sorted({name for e in real for name in e.parts} - {"mean"})  # that is the reward's own column
     values = {"reward/mean": mean(e.reward for e in real)}
     return values | {f"reward/{name}": mean(e.parts.get(name, 0.0) for e in real) for name in names}
 

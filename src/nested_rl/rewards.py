@@ -53,14 +53,14 @@ class UpliftReward:
 
     def __call__(self, outcome: Outcome) -> Metrics:
         """The raw parts of one outcome."""
-        return {"validation": _validation(outcome), "quality": _quality(outcome), "speed": _speed(outcome)}
+        return {"validation": _validation(outcome), "quality": quality(outcome), "speed": _speed(outcome)}
 
 
 def _validation(outcome: Outcome) -> float:
     return FIRST_TRY.get(outcome.attempts, 0.0) if outcome.valid else 0.0
 
 
-def _quality(outcome: Outcome) -> float:
+def quality(outcome: Outcome) -> float:
     return 0.0 if outcome.post is None else _clip(0.25 * outcome.post.value + 0.75 * outcome.uplift)
 
 
@@ -78,9 +78,9 @@ def _clip(value: float) -> float:
 async def evaluate(fn: RewardFn, outcome: Outcome) -> tuple[float, dict[str, float]]:
     """The reward and its raw parts, from any sync or async reward function.
 
-    A number is the reward itself and has no parts. A mapping of named parts is added up, each part multiplied by
-    `fn.weights[part]` when the function has such weights. Raises RewardError when the function raises, or gives anything
-    but finite numbers.
+    A number is the reward itself and has no parts; True is 1.0 and False 0.0. A mapping of named parts is added up, each
+    part multiplied by `fn.weights[part]` when the function has such weights. Raises RewardError when the function raises,
+    gives anything but finite numbers, or gives a part a name that cannot be a column `reward/NAME` of the metrics.
 
     >>> import asyncio
     >>> from nested_rl.types import Task
@@ -96,9 +96,10 @@ async def evaluate(fn: RewardFn, outcome: Outcome) -> tuple[float, dict[str, flo
     except Exception as error:
         raise RewardError(f"reward function {name} raised {type(error).__name__}: {error}") from error
     if not isinstance(value, Mapping):
-        return _number(value, f"reward function {name} returned"), {}
+        return _number(_counted(value), f"reward function {name} returned"), {}
     parts = {
-        _part(key, name): _number(part, f"part {key!r} of reward function {name} is") for key, part in value.items()
+        _part(key, name): _number(_counted(part), f"part {key!r} of reward function {name} is")
+        for key, part in value.items()
     }
     weights = _weights(fn, name)
     if weights is None:
@@ -118,6 +119,16 @@ def _name(fn: RewardFn) -> str:
 def _part(key: object, name: str) -> str:
     if not isinstance(key, str):
         raise RewardError(f"reward function {name} returned a part named {key!r}; names of parts are strings")
+    if key == "mean":
+        raise RewardError(
+            f"reward function {name} returned a part named 'mean', but `reward/mean` is the reward itself; "
+            "give the part another name"
+        )
+    if not key or "/" in key or any(c.isspace() for c in key):
+        raise RewardError(
+            f"reward function {name} returned a part named {key!r}; the name of a part becomes a column `reward/NAME`, "
+            "so it needs at least one character, and no white space and no '/'"
+        )
     return key
 
 
@@ -130,6 +141,13 @@ def _weights(fn: RewardFn, name: str) -> dict[str, float] | None:
             f"`weights` of reward function {name} is {type(weights).__name__}; it must map parts to numbers"
         )
     return {_part(k, name): _number(w, f"weight {k!r} of reward function {name} is") for k, w in weights.items()}
+
+
+def _counted(value: object) -> object:
+    """True and False, numpy's too, count as 1.0 and 0.0: `return outcome.valid` is a reward."""
+    kind = type(value)
+    numpy_bool = kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")  # numpy itself is not loaded for it
+    return float(bool(value)) if numpy_bool or isinstance(value, bool) else value
 
 
 def _number(value: object, where: str) -> float:

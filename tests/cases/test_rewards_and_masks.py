@@ -117,7 +117,7 @@ async def test_a09_silent_zero_advantage(tmp_path):
     assert np.array_equal(trainer._learner.theta, before)
 
 
-NOT_REWARDS = [None, "nan", float("nan"), float("inf"), float("-inf"), 1e309, True, "0.5", 10**400]
+NOT_REWARDS = [None, "nan", float("nan"), float("inf"), float("-inf"), 1e309, "0.5", 10**400]
 
 
 @pytest.mark.parametrize("value", NOT_REWARDS, ids=lambda value: repr(value)[:8])
@@ -130,7 +130,7 @@ async def test_a10_nan_reward(value):
         await rewards.evaluate(lambda outcome: {"quality": value}, outcome)
 
 
-@pytest.mark.parametrize("value", [*NOT_REWARDS, -0.1, 1.5], ids=lambda value: repr(value)[:8])
+@pytest.mark.parametrize("value", [*NOT_REWARDS, True, -0.1, 1.5], ids=lambda value: repr(value)[:8])
 async def test_a10_a_score_that_is_none_is_delivered_again(value):
     clock, scorer = VirtualClock(), Scorer()
 

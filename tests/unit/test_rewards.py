@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from nested_rl.errors import RewardError, SettingsError
+from nested_rl.metrics import Counted, step_row
 from nested_rl.rewards import UpliftReward, evaluate
-from nested_rl.types import Outcome, Score, Task
+from nested_rl.types import Episode, Group, Outcome, Score, Task, Transcript, UpdateReport
 
 TASK = Task(id="t", family="calc_chain", difficulty=3)
 N = 400
@@ -106,7 +107,44 @@ async def test_sync_async_numbers_and_mappings():
     assert await evaluate(lambda o: {}, outcome()) == (0.0, {})
 
 
-@pytest.mark.parametrize("bad", [None, True, "1.0", math.nan, math.inf, -math.inf, 10**400, [1.0], 1j, np.bool_(True)])
+@pytest.mark.parametrize("yes", [True, np.bool_(True)])
+async def test_true_and_false_count_as_one_and_zero(yes):
+    no = yes ^ yes  # False of the same type
+    assert repr(await evaluate(lambda o: yes, outcome())) == "(1.0, {})"
+    assert repr(await evaluate(lambda o: no, outcome())) == "(0.0, {})"
+    assert repr(await evaluate(lambda o: {"yes": yes, "no": no}, outcome())) == "(1.0, {'yes': 1.0, 'no': 0.0})"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("mean", "`reward/mean` is the reward itself"), ("", "at least one"), ("a b", "white space"), ("a/b", "'/'")],
+)
+async def test_a_part_whose_name_cannot_be_a_column_is_refused(name, words):
+    def thrifty(o):
+        return {"fine": 1.0, name: 0.5}
+
+    with pytest.raises(RewardError, match=f"thrifty returned a part named '{name}'") as caught:
+        await evaluate(thrifty, outcome())
+    assert words in str(caught.value)
+
+
+def test_a_part_never_takes_the_place_of_the_reward_in_the_metrics():
+    transcript = Transcript(conversation=(), end="stop")
+    episodes = tuple(
+        Episode(
+            group=0, member=m, task=TASK, version=0, transcript=transcript, outcome=outcome(), reward=0.5, parts=parts
+        )
+        for m, parts in enumerate(({"mean": 9.0, "a": 1.0}, {"a": 2.0}))
+    )
+    group = Group(index=0, task=TASK, version=0, episodes=episodes)
+    row = step_row(0, [group], UpdateReport(version=1, stepped=True), Counted())
+    assert {key: value for key, value in row.items() if key.startswith("reward/")} == {
+        "reward/mean": 0.5,
+        "reward/a": 1.5,
+    }
+
+
+@pytest.mark.parametrize("bad", [None, "1.0", math.nan, math.inf, -math.inf, 10**400, [1.0], 1j])
 async def test_anything_but_finite_numbers_is_refused_by_name(bad):
     def thrifty(o):
         return bad
