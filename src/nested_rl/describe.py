@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Mapping
@@ -15,13 +16,16 @@ from nested_rl.types import JSON
 def describe(part: object) -> dict[str, JSON]:
     """A part's class and settings.
 
-    A part with a `settings()` method says it itself; attrs classes say their fields; a function says its name and a hash of
-    its source, so that an edited reward is another experiment.
+    A part with a `settings()` method says it itself; attrs classes say their fields, other objects their attributes; a
+    function says its name and a hash of its source, so that an edited reward is another experiment; a `partial` says its
+    function and arguments.
 
     >>> from nested_rl.types import Budget
     >>> describe(Budget(usd=5.0))
     {'name': 'nested_rl.types.Budget', 'usd': 5.0}
     """
+    if isinstance(part, functools.partial):
+        return {"partial": describe(part.func), "args": _plain(part.args), "keywords": _plain(part.keywords)}
     if inspect.isfunction(part) or inspect.ismethod(part):
         return {"name": f"{part.__module__}.{part.__qualname__}", "source": _source_hash(part)}
     name = f"{type(part).__module__}.{type(part).__qualname__}"
@@ -31,8 +35,9 @@ def describe(part: object) -> dict[str, JSON]:
     kind: Any = type(part)
     if attrs.has(kind):
         fields = {a.alias or a.name: getattr(part, a.name) for a in attrs.fields(kind) if a.init}
-        return {"name": name, **{k: _plain(v) for k, v in fields.items() if v is not None and not k.startswith("_")}}
-    return {"name": name}
+    else:
+        fields = dict(getattr(part, "__dict__", {}))
+    return {"name": name, **{k: _plain(v) for k, v in fields.items() if v is not None and not k.startswith("_")}}
 
 
 def _plain(value: object) -> JSON:
@@ -45,9 +50,11 @@ def _plain(value: object) -> JSON:
     return str(value) if hasattr(value, "__fspath__") else type(value).__qualname__
 
 
-def _source_hash(function: object) -> str:
+def _source_hash(function: Any) -> str:
+    """Of its source, or of its compiled code where there is no source to be had (a notebook, standard input)."""
     try:
-        source = inspect.getsource(function)  # type: ignore[arg-type]
+        source = inspect.getsource(function).encode()
     except (OSError, TypeError):
-        return "unknown"
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
+        code = function.__code__
+        source = code.co_code + repr((code.co_consts, code.co_names)).encode()
+    return hashlib.sha256(source).hexdigest()[:12]

@@ -6,24 +6,26 @@ tasks.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 from attrs import asdict, field, frozen
 
+from nested_rl import rewards
 from nested_rl.baselines import Baselines
 from nested_rl.episode import Parts, Place, derived, run_episode
-from nested_rl.errors import SettingsError
+from nested_rl.errors import SettingsError, SupervisionError
 from nested_rl.interfaces import Policy, TaskFamily
+from nested_rl.metrics import strongest
 from nested_rl.rundir import RunDir
 from nested_rl.types import JSON, Episode, Split, Task
+from nested_rl.waiting import together
 
 
 @frozen(kw_only=True)
 class EvalRow:
-    """One task of an evaluation. `quality` is the reward's part of that name (0 when the job was not valid)."""
+    """One task of an evaluation. `quality` is that of `UpliftReward`, whatever the reward is (0 when the job was not valid)."""
 
     task: str
     family: str
@@ -77,6 +79,8 @@ class EvalReport:
     split: str
     seed: int
     masked: int = 0
+    conditions: str = ""
+    """A digest of parts and tasks of one's own; reports made under different ones are not compared."""
     rows: tuple[EvalRow, ...] = field(default=(), repr=False)
 
     @property
@@ -99,6 +103,10 @@ class EvalReport:
         pairs = [(r, theirs[r.task]) for r in self.rows if r.task in theirs]
         if not pairs or self.seed != other.seed or self.split != other.split:
             raise SettingsError("these evaluations share no tasks: evaluate both with the same families, n and seed")
+        if self.conditions != other.conditions:
+            raise SettingsError(
+                "these evaluations had different parts (reward, harness, …): evaluate both with the same"
+            )
         return Comparison(
             n=len(pairs),
             reward=_bootstrap(pairs, lambda rows: _mean([r.reward for r in rows])),
@@ -120,14 +128,14 @@ class EvalReport:
 
     def to_json(self) -> dict[str, JSON]:
         """Plain data, with the means a reader looks for first."""
-        means = {"reward": self.reward, "valid": self.valid}
+        means = {"reward": self.reward, "valid": self.valid} if self.rows else {"reward": None, "valid": None}
         return {**means, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, JSON]) -> EvalReport:
         """What `to_json` wrote."""
         rows = tuple(EvalRow(**row) for row in data["rows"])
-        names = ("policy", "version", "split", "seed", "masked")
+        names = ("policy", "version", "split", "seed", "masked", "conditions")
         return cls(rows=rows, **{name: data[name] for name in names})
 
 
@@ -171,10 +179,14 @@ async def evaluate(
     parts: Parts,
     baselines: Baselines,
     deadline_s: float,
+    conditions: str = "",
 ) -> EvalReport:
-    """One episode a task, all at once; recorded under evals/<name>/. What is there already is not done again."""
+    """One episode a task, all at once; recorded under evals/<name>/. What is there already, with no one masked, is kept.
+
+    Raises SupervisionError when every episode failed for reasons that are not the agent's: that says nothing of the agent.
+    """
     done = run.evals().get(name)
-    if done is not None:
+    if done is not None and not done["masked"]:
         return EvalReport.from_json(done)
     tasks = eval_tasks(families, split, n=n, seed=seed)
     scores = [await baselines.of(task) for task in tasks]
@@ -197,25 +209,36 @@ async def evaluate(
         run.write_episode(told.episode, files=told.files, under=under)
         return told.episode
 
-    episodes = await asyncio.gather(*(one(i) for i in range(len(tasks))))
+    episodes = await together([one(i) for i in range(len(tasks))])
     rows = tuple(_row(i, e) for i, e in enumerate(episodes) if not e.masked)
-    masked = len(episodes) - len(rows)
-    report = EvalReport(policy=label, version=policy.version, split=split, seed=seed, masked=masked, rows=rows)
+    if not rows:
+        raise SupervisionError(
+            f"all {len(tasks)} episodes of {name} failed for reasons that are not the agent's; the last: "
+            f"{episodes[-1].outcome.error}"
+        )
+    report = EvalReport(
+        policy=label,
+        version=policy.version,
+        split=split,
+        seed=seed,
+        masked=len(episodes) - len(rows),
+        conditions=conditions,
+        rows=rows,
+    )
     run.write_eval(name, report.to_json())
     return report
 
 
 def _row(index: int, episode: Episode) -> EvalRow:
     outcome = episode.outcome
-    best = max(outcome.baselines, key=lambda b: outcome.baselines[b].value, default=None)
     return EvalRow(
         task=f"{index}:{episode.task.id}",
         family=episode.task.family,
         reward=episode.reward,
         valid=outcome.valid,
         first_try=outcome.valid and outcome.attempts == 1,
-        quality=float(episode.parts.get("quality", 0.0)),
-        strongest=outcome.valid and outcome.base == best,
+        quality=rewards.quality(outcome),
+        strongest=outcome.valid and outcome.base == strongest(outcome),
         own_family=episode.task.family in outcome.families,
         advanced=outcome.advanced,
         asked_baselines=outcome.asked_baselines,

@@ -142,6 +142,10 @@ class Experiment:
         quiet: bool = False,
     ) -> Run:
         """The same, inside a running event loop."""
+        if self.reward is not None and (not callable(self.reward) or isinstance(self.reward, type)):
+            raise SettingsError(
+                f"reward must be a function of an Outcome (or an object that can be called), not {self.reward!r}"
+            )
         local = self.compute is None or not getattr(self.compute, "usd_per_hour", 0.0)
         schedule = Schedule(
             steps=_at_least("steps", steps, 1),
@@ -150,8 +154,8 @@ class Experiment:
             max_steps_off_policy=_at_least("max_steps_off_policy", max_steps_off_policy, 0),
             order=_one_of("order", order or ("index" if local else "ready"), ("index", "ready")),
             stale=_one_of("stale", stale, ("keep", "drop")),
-            eval_every=eval_every if eval_every is not None else (5 if local else 0),
-            seed=seed,
+            eval_every=_at_least("eval_every", eval_every if eval_every is not None else (5 if local else 0), 0),
+            seed=_at_least("seed", seed, 0),
         )
         families = self._families(training=True)
         asked = self._asked(schedule, families, job_seeds=_at_least("job_seeds", job_seeds, 1))
@@ -197,8 +201,8 @@ class Experiment:
                     on_row=on_row,
                 )
                 await loop.run()
-            run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
         write_report(run)
+        run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
         self._say(run, quiet=quiet)
 
     @contextlib.asynccontextmanager
@@ -266,6 +270,7 @@ class Experiment:
                 agent, label = f"v{version:05d}", f"{path}@{which or version}"
             else:
                 agent, label = _named(policy)
+            conditions = self._conditions(families, seed)
             silent: Watcher = lambda event, fields: None  # noqa: ARG005, E731
             async with _ready(policy), self._open(run, families, job_seeds, watch=silent) as opened:
                 if isinstance(policy, str):
@@ -275,7 +280,7 @@ class Experiment:
                     evaluate(
                         families,
                         policy,
-                        name=f"{'-'.join(f.name for f in families)}-{agent}-n{n}-s{seed}",
+                        name=f"{'-'.join(f.name for f in families)}-{agent}-n{n}-s{seed}{conditions and '-' + conditions}",
                         label=label,
                         split="test",
                         n=_at_least("n", n, 1),
@@ -284,6 +289,7 @@ class Experiment:
                         parts=opened.parts,
                         baselines=opened.baselines,
                         deadline_s=Schedule().deadline_s,
+                        conditions=conditions,
                     )
                 )
 
@@ -357,6 +363,8 @@ class Experiment:
         from nested_rl import tasks
 
         chosen = given if given is not None else (self.tasks or tasks.load(*PILOT))
+        if isinstance(chosen, str) or not isinstance(chosen, Sequence) or any(isinstance(f, str) for f in chosen):
+            raise SettingsError(f"tasks are families, not {chosen!r}: pass nrl.tasks.load('calc_chain', …)")
         scale = self.inner.scale if self.inner else "nano"
         families = tuple(f.at(scale) if hasattr(f, "at") else f for f in chosen)
         if not families:
@@ -368,14 +376,22 @@ class Experiment:
             )
         return families
 
+    def _own_parts(self, *names: str) -> dict[str, JSON]:
+        """The parts that are not the built-in ones, described."""
+        given = {name: getattr(self, name) for name in names}
+        return {name: describe(part) for name, part in given.items() if part is not None and part != UpliftReward()}
+
+    def _conditions(self, families: Sequence[TaskFamily], seed: int) -> str:
+        """What makes two evaluations different besides policy, tasks and seed; empty for the built-in parts and families."""
+        from nested_rl import tasks
+
+        own = {f.name: next(f.tasks("test", seed=seed)).difficulty for f in families if f.name not in tasks.names()}
+        told = self._own_parts("harness", "inner", "scorer", "reward") | ({"families": own} if own else {})
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8] if told else ""
+
     def _asked(self, schedule: Schedule, families: Sequence[TaskFamily], *, job_seeds: int) -> dict[str, JSON]:
         from nested_rl import __version__
 
-        parts = {
-            name: describe(part)
-            for name in ("trainer", "harness", "inner", "compute", "scorer", "reward")
-            if (part := getattr(self, name)) is not None
-        }
         fields = (
             "steps",
             "groups_per_step",
@@ -391,15 +407,15 @@ class Experiment:
             **{name: getattr(schedule, name) for name in fields},
             "job_seeds": job_seeds,
             "tasks": [f.name for f in families],
-            "parts": parts,
+            "parts": self._own_parts("trainer", "harness", "inner", "compute", "scorer", "reward"),
             "budget": describe(self.budget) if self.budget else None,
         }
 
 
 def _finished(run: RunDir, schedule: Schedule) -> bool:
-    """Every step done and the end recorded."""
-    steps = sum(1 for _ in run.events("step.done"))
-    return steps >= schedule.steps and any(True for _ in run.events("run.finished"))
+    """Every step done, and the end recorded after the last of them."""
+    events = [event["event"] for event in run.events("step.done", "run.finished")]
+    return events.count("step.done") >= schedule.steps and events[-1] == "run.finished"
 
 
 def _version(run: RunDir, which: str, refs: Mapping[int, str]) -> int:

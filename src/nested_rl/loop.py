@@ -14,9 +14,8 @@ groups; one that has it is never repeated.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from attrs import frozen
@@ -31,9 +30,11 @@ from nested_rl.meter import Meter
 from nested_rl.metrics import Counted, step_row
 from nested_rl.rundir import RunDir
 from nested_rl.types import JSON, Episode, Group, Task
+from nested_rl.waiting import together
 
 Background: TypeAlias = "asyncio.Future[Any]"
 
+VALIDATION = "validation-"
 VALIDATION_TASKS = 24
 MASKED_IN_A_ROW = 16
 """So many masked episodes one after the other mean that something of ours is broken."""
@@ -183,7 +184,7 @@ class Loop:
             self._watch_masks(told.episode)
             return told.episode
 
-        episodes = await _all([member(number) for number in range(size)])
+        episodes = await together([member(number) for number in range(size)])
         return Group(index=index, task=task, version=policy.version, episodes=tuple(episodes))
 
     def _recorded(self, index: int, member: int, version: int) -> Episode | None:
@@ -300,7 +301,6 @@ class Loop:
 
     async def _validation(self, policy: Policy) -> EvalReport:
         name = _validation_name(policy.version)
-        known = name in self.run_dir.evals()
         report = await evaluate(
             [f for f in self.families if not f.held_out],
             policy,
@@ -314,7 +314,7 @@ class Loop:
             baselines=self.baselines,
             deadline_s=self.schedule.deadline_s,
         )
-        if not known:
+        if all(event["name"] != name for event in self.run_dir.events("eval.done")):
             self._tell("eval.done", name=name, version=report.version, reward=report.reward, sync=True)
         return report
 
@@ -357,6 +357,11 @@ class Loop:
         """Groups that were started and not trained, by the version they were sampled at."""
         started = {int(e["group"]): int(e["version"]) for e in self.run_dir.events("group.started")}
         self.next_group = self.first_new = max(started, default=-1) + 1
+        if self.schedule.order == "index":  # also those that a longer run would have started by now
+            slots = self.schedule.groups_per_step * (self.step + self.schedule.max_steps_off_policy + 1)
+            total = self.schedule.steps * self.schedule.groups_per_step
+            self.next_group = max(self.first_new, min(slots, total))
+            started |= {i: self.schedule.version_of(i) for i in range(self.first_new, self.next_group)}
         owed: dict[int, list[int]] = {}
         for index, version in sorted(started.items()):
             if index not in self.trained and index not in self.dropped:
@@ -373,29 +378,17 @@ class Loop:
     async def _stop(tasks: Collection[Background]) -> None:
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _validation_name(version: int) -> str:
-    return f"validation-{version:05d}"
-
-
-async def _all(work: Sequence[Coroutine[None, None, Episode]]) -> list[Episode]:
-    """Results in order; the first failure cancels the rest."""
-    tasks = [asyncio.ensure_future(w) for w in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return f"{VALIDATION}{version:05d}"
 
 
 def best_version(run: RunDir) -> int:
     """The version with the best validation reward; without evaluations the one after the best 5-step mean of reward/mean."""
-    rewards = {int(e["version"]): float(e["reward"]) for e in run.events("eval.done")}
+    reports = [report for name, report in run.evals().items() if name.startswith(VALIDATION)]
+    rewards = {int(r["version"]): float(r["reward"]) for r in reports if r["reward"] is not None}
     if rewards:
         return max(rewards, key=lambda v: (rewards[v], v))
     means = [row["reward/mean"] for row in run.metrics()]

@@ -144,24 +144,37 @@ class RunDir:
         larger budget); any other difference raises RunMismatch and names the fields. `salt` makes two runs comparable.
         """
         run = cls(Path(path))
+        if run.path.exists() and not run.path.is_dir():
+            raise SettingsError(f"{run.path} is a file, not a folder; choose another `out`")
         with _plainly(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
+            foreign = [p.name for p in run.path.iterdir() if p.name not in ("lock", "secret") and p.name[0] != "."]
+        if foreign and not (run.path / "run.toml").is_file():
+            raise SettingsError(f"{run.path} is not empty and not a run directory; choose another `out`")
         run.own()
         asked = json.loads(json.dumps(asked))
         try:
             if (run.path / "run.toml").is_file():
                 run._same_experiment(asked, may_change)
-            elif any(p.name not in ("lock", "secret") and not p.name.startswith(".") for p in run.path.iterdir()):
-                raise SettingsError(f"{run.path} is not empty and not a run directory; choose another `out`")
-            if not (run.path / "secret" / "salt").exists():
-                (run.path / "secret").mkdir(mode=0o700, exist_ok=True)
-                text = salt or secrets.token_hex(16)
-                write_atomic(run.path / "secret" / "salt", text.encode(), sync=True, mode=0o600)
+            run._keep_salt(salt)
             write_atomic(run.path / "run.toml", tomli_w.dumps(_without_none(asked)).encode(), sync=True)
         except BaseException:
             run.close()
             raise
         return run
+
+    def _keep_salt(self, wanted: str | None) -> None:
+        """A run has one salt for ever: the first one."""
+        path = self.path / "secret" / "salt"
+        if path.exists():
+            if wanted is not None and wanted != self.salt:
+                raise RunMismatch(
+                    f"{self.path} has a hidden evaluation of its own already; choose another `out` to take another run's"
+                )
+            return
+        with _plainly(path):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(path, (wanted or secrets.token_hex(16)).encode(), sync=True, mode=0o600)
 
     def own(self) -> None:
         """Take the run for this process, until `close`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from nested_rl.clock import Clock
@@ -51,3 +51,14 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
             task.exception()  # looked at, so that asyncio does not complain that nobody did
         raise cancelled
     return task.result()
+
+
+async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results in order. The first failure cancels the rest and waits until they have ended."""
+    tasks = [asyncio.ensure_future(w) for w in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

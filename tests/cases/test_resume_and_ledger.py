@@ -129,7 +129,7 @@ class Telling:
     """A reward that shows when it was given."""
 
     def __init__(self):
-        self.told = ["the first future"]
+        self.told = ["the-first-future"]
 
     def settings(self):
         return {}
@@ -148,10 +148,10 @@ async def test_a17_stale_data_after_resume(tmp_path):
     last = next(i for i, line in enumerate(lines) if '"step.done"' in line and '"step":3' in line)
     journal.write_text("".join(lines[: last + 1]))
     again = world.again()
-    world.reward.told.append("the second future")
+    world.reward.told.append("the-second-future")
     await again.go()
     parts = {e.group: set(e.parts) for e in again.files.episodes()}
-    assert parts == {i: {"the first future" if i < 4 else "the second future"} for i in range(6)}
+    assert parts == {i: {"the-first-future" if i < 4 else "the-second-future"} for i in range(6)}
     assert again.trained() == [0, 1, 2, 3, 4, 5]
 
 
