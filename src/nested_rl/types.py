@@ -12,7 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
+
+from nested_rl.errors import SettingsError
 
 Metrics: TypeAlias = Mapping[str, float]
 Scale: TypeAlias = Literal["nano", "full"]
@@ -430,13 +432,25 @@ class UpdateReport:
     usd: float = 0.0
 
 
+def _limit(_: object, attribute: Attribute[float | None], value: float | None) -> None:
+    if value is None:
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf or (attribute.name == "hours" and value == 0):
+        least = "more than 0" if attribute.name == "hours" else "0 or more"
+        raise SettingsError(f"budget: {attribute.name} must be a finite number, {least}, not {value!r}")
+
+
 @frozen(kw_only=True)
 class Budget:
-    """What a run may spend. None means no limit. Reached, it stops new work and lets reserved work finish."""
+    """What a run may spend. None means no limit. Reached, it stops new work and lets reserved work finish.
 
-    usd: float | None = None
-    usd_per_hour: float | None = None
-    hours: float | None = None
+    `usd` and `usd_per_hour` are 0 or more, `hours` is more than 0; anything else raises SettingsError.
+    """
+
+    usd: float | None = field(default=None, validator=_limit)
+    usd_per_hour: float | None = field(default=None, validator=_limit)
+    hours: float | None = field(default=None, validator=_limit)
 
 
 JSON: TypeAlias = Any

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nested_rl.clock import VirtualClock
-from nested_rl.errors import BudgetExceeded
+from nested_rl.errors import BudgetExceeded, SettingsError
 from nested_rl.meter import Meter
 from nested_rl.types import Budget
 
@@ -72,3 +74,27 @@ def test_spent_plus_reserved_never_passes_the_budget(moves):
                 pass
         assert m.spent_usd + m.reserved_usd <= 2.0 + 1e-6
     assert m.spent_usd == pytest.approx(sum(r["usd"] for r in rows))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"usd": -1},
+        {"usd_per_hour": -0.1},
+        {"hours": 0},
+        {"hours": math.nan},
+        {"usd": math.inf},
+        {"usd": "5"},
+        {"hours": True},
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(limits):
+    with pytest.raises(SettingsError, match=f"budget: {next(iter(limits))} must be a finite number"):
+        Budget(**limits)
+
+
+def test_a_budget_of_nothing_is_one():
+    m, _ = meter(Budget(usd=0, usd_per_hour=0))
+    m.reserve("free", 0.0)
+    with pytest.raises(BudgetExceeded):
+        m.reserve("paid", 0.01)

@@ -87,7 +87,7 @@ EPISODE = of(
 )
 GROUP = of(Group, index=SMALL, task=TASK, version=SMALL, episodes=st.lists(EPISODE, max_size=1).map(tuple))
 CHECKPOINT = of(Checkpoint, path=TEXT, base=TEXT, kind=st.sampled_from(["full", "lora"]), curve=FLOATS)
-BUDGET = of(Budget, usd=st.none() | NUMBER)
+BUDGET = of(Budget, usd=st.none() | st.floats(min_value=0, allow_infinity=False))
 
 
 @settings(max_examples=100, deadline=None)
