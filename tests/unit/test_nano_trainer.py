@@ -326,3 +326,15 @@ def test_the_default_renderer_is_the_agents(model_folder):
     trainer = NanoTrainer(model_folder)
     assert isinstance(trainer.renderer, NanoRenderer)
     assert trainer.renderer.stop_ids == (END, TOKENIZER.eos_id)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"lr": "fast"}, "lr must be a number, not 'fast'"),
+        ({"horizon": 2.5}, "horizon must be a whole number, not 2.5"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_refused_in_plain_words(setting, words):
+    with pytest.raises(SettingsError, match=words):
+        NanoTrainer(**setting)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from attrs import field, frozen, validators
+from attrs import Attribute, field, frozen, validators
 
 from nested_rl import grpo
 from nested_rl.errors import TrainerError
@@ -21,8 +21,16 @@ from nested_rl.nano.packing import Packed, pack_rows
 from nested_rl.types import Group, UpdateReport
 
 _MAX_HALVINGS = 20
-_NUMBER = validators.instance_of((int, float))
-_COUNT = validators.instance_of(int)
+
+
+def _number(_: object, attribute: Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{attribute.name} must be a number, not {value!r}")
+
+
+def _count(_: object, attribute: Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{attribute.name} must be a whole number, not {value!r}")
 
 
 @frozen(kw_only=True)
@@ -35,19 +43,19 @@ class Recipe:
     With `lora_rank` only an adapter is trained.
     """
 
-    lr: float = field(default=1e-2, validator=[_NUMBER, validators.gt(0)])
-    lr_floor: float = field(default=0.1, validator=[_NUMBER, validators.ge(0), validators.le(1)])
-    hold_share: float = field(default=0.3, validator=[_NUMBER, validators.ge(0), validators.lt(1)])
-    horizon: int = field(default=25, validator=[_COUNT, validators.ge(1)])
+    lr: float = field(default=1e-2, validator=[_number, validators.gt(0)])
+    lr_floor: float = field(default=0.1, validator=[_number, validators.ge(0), validators.le(1)])
+    hold_share: float = field(default=0.3, validator=[_number, validators.ge(0), validators.lt(1)])
+    horizon: int = field(default=25, validator=[_count, validators.ge(1)])
     betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = field(default=1e-3, validator=[_NUMBER, validators.gt(0)])
-    weight_decay: float = field(default=0.0, validator=[_NUMBER, validators.ge(0)])
-    clip: float = field(default=1.0, validator=[_NUMBER, validators.gt(0)])
-    kl: float = field(default=0.05, validator=[_NUMBER, validators.ge(0)])
-    trust: float = field(default=0.01, validator=[_NUMBER, validators.gt(0)])
-    ratio_cap: float = field(default=2.0, validator=[_NUMBER, validators.gt(0)])
-    std_floor: float = field(default=0.05, validator=[_NUMBER, validators.ge(0)])
-    lora_rank: int | None = field(default=None, validator=validators.optional([_COUNT, validators.ge(1)]))
+    eps: float = field(default=1e-3, validator=[_number, validators.gt(0)])
+    weight_decay: float = field(default=0.0, validator=[_number, validators.ge(0)])
+    clip: float = field(default=1.0, validator=[_number, validators.gt(0)])
+    kl: float = field(default=0.05, validator=[_number, validators.ge(0)])
+    trust: float = field(default=0.01, validator=[_number, validators.gt(0)])
+    ratio_cap: float = field(default=2.0, validator=[_number, validators.gt(0)])
+    std_floor: float = field(default=0.05, validator=[_number, validators.ge(0)])
+    lora_rank: int | None = field(default=None, validator=validators.optional([_count, validators.ge(1)]))
 
     def lr_at(self, step: int) -> float:
         """The learning rate of update number `step`, from 0.
