@@ -247,24 +247,31 @@ def test_a_reward_table_sets_the_weights(file):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("familys = []", "did you mean 'families'"),
+        ("familys = []", "thrifty.toml: unknown key (at the top) 'familys'; did you mean 'families'"),
         ("[run]\nstep = 3", "did you mean 'steps'"),
         ("[run]\nsteps = 'three'", "run.steps: expected a whole number"),
         ("[run]\norder = 'random'", "run.order: expected one of"),
         ("[evaluate]\nn = 3", "evaluate.families: missing"),
         ("[budget]\ndollars = 3", "unknown key"),
+        ("[budget]\nusd = -3", "budget: usd must be a finite number, 0 or more, not -3.0"),
+        ("[budget]\nhours = 0", "budget: hours must be a finite number, more than 0"),
+        ("[evaluate]\nfamilies = ['triagee']", "did you mean 'triage'"),
+        ("[evaluate]\nfamilies = []", "name at least one family"),
+        ("[evaluate]\nfamilies = ['triage']\nn = 0", "evaluate.n: expected at least 1 task, got 0"),
         ("families = ['calc_chian']", "did you mean 'calc_chain'"),
         ("reward = 3", "reward is FILE.py:NAME"),
-        ("[reward]\nqualty = 1", "did you mean 'quality'"),
+        ("[reward]\nqualty = 1", "unknown key (in [reward]) 'qualty'; did you mean 'quality'"),
         ("[queue]\nname = 'memoy'", "did you mean 'memory'"),
         ("[queue]\nname = 'memory'\nsize = 3", "unknown key"),
         ("steps = = 3", "not TOML"),
     ],
 )
-def test_a_wrong_run_file_is_refused_with_the_place(told, file, text, words):
+def test_a_wrong_run_file_is_refused_with_the_place(told, fake, file, tmp_path, text, words):
     file.write_text(text)
-    code, _, err = told("run", file)
+    code, _, err = told("run", file, "--out", tmp_path / "run")
     assert code == 2
+    assert fake.asked == []  # before anything is trained
+    assert not (tmp_path / "run").exists()
     assert words in err
 
 

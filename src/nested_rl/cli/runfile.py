@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import asdict, field, frozen
+from attrs import asdict, field, fields, frozen
 
 from nested_rl import parts, serialize
-from nested_rl.errors import SettingsError
+from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.types import Budget
 
 if TYPE_CHECKING:
@@ -56,9 +56,19 @@ class RunTable:
 class EvaluateTable:
     """`[evaluate]`: after the run, the best version against the untrained one on test tasks of these families."""
 
-    families: tuple[str, ...]
-    n: int = 96
+    families: tuple[str, ...] = field()
+    n: int = field(default=96)
     seed: int = 0
+
+    @families.validator
+    def _some(self, _: object, value: tuple[str, ...]) -> None:
+        if not value:
+            raise SettingsError("evaluate.families: name at least one family, or leave [evaluate] out")
+
+    @n.validator
+    def _one_at_least(self, _: object, value: int) -> None:
+        if value < 1:
+            raise SettingsError(f"evaluate.n: expected at least 1 task, got {value}")
 
 
 @frozen(kw_only=True)
@@ -79,6 +89,9 @@ class RunFile:
     scorer: Mapping[str, Any] | None = None
 
 
+KEYS = tuple(a.name for a in fields(RunFile))
+
+
 def read(path: Path) -> RunFile:
     """Parse and check a run file. Raises SettingsError, naming the file and the place in it."""
     try:
@@ -88,6 +101,9 @@ def read(path: Path) -> RunFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
     try:
+        for key in data:
+            if key not in KEYS:
+                raise UnknownName("key (at the top)", key, KEYS)
         return serialize.from_json(data, RunFile)
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
@@ -115,5 +131,9 @@ def _reward(asked: Any, beside: Path) -> RewardFn | None:
     if isinstance(asked, str):
         return parts.function(asked, beside=beside)
     if isinstance(asked, dict):
+        weights = tuple(a.name for a in fields(UpliftReward))
+        for key in asked:
+            if key not in weights:
+                raise UnknownName("key (in [reward])", key, weights)
         return serialize.from_json(asked, UpliftReward)
     raise SettingsError("reward is FILE.py:NAME, MODULE:NAME, or a table with the weights of UpliftReward")

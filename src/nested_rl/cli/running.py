@@ -54,11 +54,14 @@ def run(file: Path, /, *, out: Path | None = None, fresh: bool = False, quiet: b
         fresh: Delete what is in the run directory and start over.
         quiet: Show nothing but errors.
     """
+    from nested_rl import tasks
     from nested_rl.cli import runfile
 
     asked = runfile.read(file)
     place = out or Path(asked.out or Path("runs") / file.stem)
     experiment = runfile.experiment(asked, beside=file.parent)
+    if asked.evaluate is not None:
+        tasks.load(*asked.evaluate.families)  # a name that does not exist is told now, not after the training
     if fresh:
         start_over(place)
     experiment.run(**asked.run.arguments(), out=place, quiet=quiet)
