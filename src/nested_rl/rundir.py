@@ -13,7 +13,7 @@ import os
 import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 import tomli_w
@@ -284,10 +284,10 @@ class RunDir:
             folder = root / "attempts" / str(attempt)
             write_atomic(folder / "validation.json", serialize.dumps(validation).encode())
             for name, text in files.get(attempt, {}).items():
-                write_atomic(folder / "files" / name, text.encode())
+                write_atomic(_inside(folder / "files", name), text.encode())
         if episode.result is not None:
             for name, text in files.get(len(episode.validations), {}).items():
-                write_atomic(root / "jobs" / "1" / "job" / name, text.encode())
+                write_atomic(_inside(root / "jobs" / "1" / "job", name), text.encode())
             write_atomic(root / "jobs" / "1" / "result.json", serialize.dumps(episode.result).encode())
         write_atomic(root / "reward.json", json.dumps(_summary(episode), allow_nan=False).encode(), sync=True)
 
@@ -312,6 +312,14 @@ class RunDir:
     def write_eval(self, name: str, report: Mapping[str, JSON]) -> None:
         """Record one evaluation."""
         write_atomic(self.path / "evals" / name / "report.json", json.dumps(report, indent=1).encode(), sync=True)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Where a job's file goes. A harness of one's own may hand in any name; none leads out of the folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
+        raise SettingsError(f"{name!r} is no name for a file of a job")
+    return folder / path
 
 
 def _without_none(value: JSON) -> JSON:

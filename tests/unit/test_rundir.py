@@ -181,3 +181,11 @@ def test_a_cost_counts_once(tmp_path):
     run.costs_log.append({"id": "a", "usd": 1.0})
     assert len(run.costs()) == 1
     run.close()
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\0b", ""])
+def test_a_file_of_a_job_stays_in_its_folder(tmp_path, name):
+    run = RunDir.create(tmp_path / "r", {"steps": 1})
+    with pytest.raises(SettingsError, match="no name for a file"):
+        run.write_episode(episode(), files={1: {name: "x"}})
+    run.close()
