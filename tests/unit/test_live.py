@@ -117,6 +117,13 @@ def test_without_a_terminal_there_is_one_plain_line_a_step():
     assert "left" not in lines[1]
 
 
+def test_a_reward_without_named_parts_has_no_brackets():
+    out = io.StringIO()
+    with Live(2, console=Console(file=out, width=80)) as live:
+        live.on_metrics({key: value for key, value in ROW.items() if key in ("reward/mean", "validation/first_try")})
+    assert out.getvalue().startswith("step 1/2  reward 0.41  valid at first try")
+
+
 def test_a_dumb_terminal_gets_lines():
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=80, _environ={"TERM": "dumb"})

@@ -119,7 +119,7 @@ def test_the_headline_says_what_the_records_say(run):
     assert f"On triage, held out from training: {best:.2f} against {initial:.2f} untrained" in text
     assert f"difference {best - initial:+.2f} [" in text
     assert "(48 pairs)" in text
-    assert f"It ran {round(sum(row['jobs/run'] for row in rows))} jobs" in text
+    assert f"It ran {round(sum(row['jobs/run'] for row in rows))} jobs for training (" in text
     assert "cost $0.50" in text
     assert text.endswith(str(run.path / "report.html"))
 

@@ -6,9 +6,12 @@ goes on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeAlias
@@ -59,11 +62,22 @@ def _never_raises(method: Callable[Concatenate[Live, P], None]) -> Callable[Conc
     return safe
 
 
+def nobody_reads() -> None:
+    """The reader of our output went away (`| head`): what is printed from now on goes nowhere, and nothing ends by it."""
+    with contextlib.suppress(OSError):  # a stdout that is no file, in a notebook say
+        stdout = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stdout)
+        os.close(nowhere)
+
+
 class Screen(Console):
     """rich's console, except that a reader who went away (`| head`) does not end the program."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
+        if self.file is sys.stdout:  # the summary at the end is printed there too
+            nobody_reads()
 
 
 class Live:
@@ -196,10 +210,11 @@ class Live:
         return sum(row.get("usd", 0.0) for row in self._rows)
 
     def _line(self, row: Metrics) -> str:
+        named = " ".join(f"{part} {number(row.get(f'reward/{part}'))}" for part in _parts(row))
         parts = [
             f"step {len(self._rows):>{len(str(self._total))}}/{self._total}",
             f"reward {number(row.get('reward/mean'))}",
-            "(" + " ".join(f"{part} {number(row.get(f'reward/{part}'))}" for part in _parts(row)) + ")",
+            *([f"({named})"] if named else []),
             f"valid at first try {percent(row.get('validation/first_try'))}",
             f"strongest base {percent(row.get('base/share_strongest'))}",
             f"staleness {number(row.get('staleness/mean'), 1)}",

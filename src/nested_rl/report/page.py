@@ -88,7 +88,7 @@ def sentences(digest: Digest) -> list[str]:
             f"({count(pair.difference.n, 'pair')})."
         )
     told.append(
-        f"It ran {count(round(digest.total('jobs/run')), 'job')} ({round(digest.total('jobs/reused')):,} more were answered "
+        f"It ran {count(round(digest.total('jobs/run')), 'job')} for training ({round(digest.total('jobs/reused')):,} more were answered "
         f"from identical ones), took {duration(digest.seconds)} and cost {money(digest.usd)}."
     )
     if digest.masked:
