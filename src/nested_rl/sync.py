@@ -13,20 +13,42 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: the same as Ctrl-C to whoever does not ask."""
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`. Interrupted, it is cancelled and its clean-up runs to the end before KeyboardInterrupt is raised."""
+    """Run `work`. Interrupted, it is cancelled and its clean-up runs to the end before KeyboardInterrupt is raised.
+
+    After SIGTERM that is its subclass Terminated.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_with_sigterm(work))
+        return _in_loop(work)
     return _in_thread(work)
 
 
-async def _with_sigterm(work: Coroutine[Any, Any, T]) -> T:
+def _in_loop(work: Coroutine[Any, Any, T]) -> T:
     """SIGTERM means the same as Ctrl-C."""
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
-    return await work
+    came = False
+
+    def on_sigterm() -> None:
+        nonlocal came
+        came = True
+        signal.raise_signal(signal.SIGINT)
+
+    async def main() -> T:
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_sigterm)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except KeyboardInterrupt as stopped:
+        if came:
+            raise Terminated from stopped
+        raise
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:

@@ -1,19 +1,19 @@
 """`nested-rl`: the command line. Each command is a few lines over what a script can do as well.
 
-What goes wrong ends in one sentence on stderr: exit code 2 for wrong use, 1 for everything else, 130 after Ctrl-C.
+What goes wrong ends in one sentence on stderr: exit code 2 for wrong use, 1 for everything else, 130 after Ctrl-C,
+143 after SIGTERM.
 """
 # ruff: noqa: T201  printing is what a command is for
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-from nested_rl import __version__
+from nested_rl import __version__, sync
 from nested_rl.cli import doctor, evaluating, exporting, jobs, models, replaying, reporting, running, tasks, watching
 from nested_rl.errors import NestedRLError, SettingsError
 
@@ -62,11 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(str(error), 2)
     except NestedRLError as error:
         return _say(str(error), 1)
-    except KeyboardInterrupt:
-        return _say("stopped; run the same command again to resume", 130)
+    except KeyboardInterrupt as stopped:
+        code = 143 if isinstance(stopped, sync.Terminated) else 130
+        return _say("stopped; run the same command again to resume", code)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain once more while it shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from nested_rl.report.live import nobody_reads
+
+        nobody_reads()  # or Python would complain once more while it shuts down
         return 1
     return code if isinstance(code, int) else 0
 

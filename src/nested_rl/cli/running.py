@@ -7,7 +7,7 @@ import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nested_rl.errors import SettingsError
 
@@ -38,7 +38,7 @@ def pilot(
     if fresh:
         start_over(out)
     experiment = Experiment()
-    experiment.run(steps, seed=seed, out=out, quiet=quiet)
+    _train(experiment, steps=steps, seed=seed, out=out, quiet=quiet)
     held_out(experiment, out, HELD_OUT, n=HELD_OUT_TASKS, quiet=quiet)
 
 
@@ -64,9 +64,20 @@ def run(file: Path, /, *, out: Path | None = None, fresh: bool = False, quiet: b
         tasks.load(*asked.evaluate.families)  # a name that does not exist is told now, not after the training
     if fresh:
         start_over(place)
-    experiment.run(**asked.run.arguments(), out=place, quiet=quiet)
+    _train(experiment, **asked.run.arguments(), out=place, quiet=quiet)
     if asked.evaluate is not None:
         held_out(experiment, place, asked.evaluate.families, n=asked.evaluate.n, seed=asked.evaluate.seed, quiet=quiet)
+
+
+def _train(experiment: Experiment, **arguments: Any) -> None:
+    """Run it to its end, whether or not anybody still reads what it prints."""
+    try:
+        experiment.run(**arguments)
+    except BrokenPipeError:
+        from nested_rl.report.live import nobody_reads
+
+        nobody_reads()
+        experiment.run(**arguments)  # goes on with what is there; most often that is all
 
 
 def held_out(experiment: Experiment, out: Path, families: Sequence[str], *, n: int, seed: int = 0, quiet: bool) -> None:
@@ -76,13 +87,23 @@ def held_out(experiment: Experiment, out: Path, families: Sequence[str], *, n: i
     from nested_rl.rundir import RunDir
 
     if not quiet:
-        print(f"evaluating the best and the untrained agent on {', '.join(families)}: {n} tasks each", flush=True)
+        _tell(f"evaluating the best and the untrained agent on {', '.join(families)}: {n} tasks each")
     chosen = tasks.load(*families)
     best = experiment.evaluate(chosen, policy="RUN@best", n=n, seed=seed, out=out)
     initial = experiment.evaluate(chosen, policy="RUN@initial", n=n, seed=seed, out=out)
     report = write_report(RunDir.open(out))
     if not quiet:
-        print(best, initial, f"best minus untrained: {best.compare(initial)}", f"Report: {report}", sep="\n")
+        _tell(best, initial, f"best minus untrained: {best.compare(initial)}", f"Report: {report}")
+
+
+def _tell(*lines: object) -> None:
+    """Print; a reader who went away (`| head`) does not keep the run from going on to its end."""
+    from nested_rl.report.live import nobody_reads
+
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        nobody_reads()
 
 
 def start_over(out: Path) -> None:
