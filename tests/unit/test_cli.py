@@ -11,6 +11,7 @@ from nested_rl.cli import doctor, runfile, running
 from nested_rl.errors import NestedRLError, RunDirError, SettingsError, UnknownName
 from nested_rl.rewards import UpliftReward
 from nested_rl.rundir import RunDir
+from nested_rl.sync import Terminated
 from nested_rl.types import Problem, Validation
 
 
@@ -84,6 +85,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(told, argv, words):
         (RunDirError("runs/x: No space left on device"), 1, "No space left"),
         (NestedRLError("broken"), 1, "broken"),
         (KeyboardInterrupt(), 130, "stopped; run the same command again to resume"),
+        (Terminated(), 143, "stopped; run the same command again to resume"),
     ],
 )
 def test_errors_become_exit_codes(told, monkeypatch, error, code, words):
@@ -310,6 +312,37 @@ def test_evaluate_compares_and_says_null_for_what_is_not_known(told, monkeypatch
     assert found["difference"]["valid"]["value"] == 1.0
     assert found["difference"]["quality_given_valid"]["value"] is None
     assert "difference: reward +0.000" in told(*argv)[1]
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("{run}@best", "RUN@best"),
+        ("{run}/@3", "RUN@3"),
+        ("RUN@initial", "RUN@initial"),
+        ("{run}", "RUN"),
+        ("last", "RUN"),
+        ("openai:small@http://user@localhost:8000/v1", "openai:small@http://user@localhost:8000/v1"),
+    ],
+)
+def test_the_ways_to_name_a_policy_of_a_run(told, monkeypatch, run_dir, written, asked):
+    def evaluate(self, families, *, policy, n, seed, out):
+        found.append((policy, out))
+        return "fine"
+
+    found = []
+    monkeypatch.setattr("nested_rl.experiment.Experiment.evaluate", evaluate)
+    assert told("evaluate", run_dir, "--policy", written.format(run=run_dir))[0] == 0
+    assert found == [(asked, run_dir)]
+
+
+@pytest.mark.parametrize("option", ["--policy", "--against"])
+def test_a_policy_of_another_run_is_refused_and_the_right_command_told(told, monkeypatch, run_dir, option):
+    monkeypatch.setattr("nested_rl.experiment.Experiment.evaluate", lambda *_, **__: pytest.fail("evaluated"))
+    code, _, err = told("evaluate", run_dir, option, "runs/other@best")
+    assert code == 2
+    assert "runs/other@best is a policy of another run" in err
+    assert "`nested-rl evaluate runs/other --policy best`" in err
 
 
 # ---------------------------------------------------------------- tasks, jobs, doctor

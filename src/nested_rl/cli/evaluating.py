@@ -35,8 +35,8 @@ def evaluate(
 
     Args:
         run: Run directory.
-        policy: best, initial, or a step number.
-        against: Another policy of the run, compared on the same tasks and seeds, with a 95 % interval.
+        policy: best, initial, last or a step number, or openai:MODEL@URL for a model behind a server.
+        against: Another one, compared on the same tasks and seeds, with a 95 % interval.
         family: One or more families.
         n: How many tasks.
         seed: Which tasks.
@@ -49,8 +49,9 @@ def evaluate(
 
     experiment = _experiment(run, using)
     families = tasks.load(*family)
-    ours = experiment.evaluate(families, policy=_of_run(policy), n=n, seed=seed, out=run)
-    other = experiment.evaluate(families, policy=_of_run(against), n=n, seed=seed, out=run) if against else None
+    named, opposed = _of_run(run, policy), _of_run(run, against) if against else None
+    ours = experiment.evaluate(families, policy=named, n=n, seed=seed, out=run)
+    other = experiment.evaluate(families, policy=opposed, n=n, seed=seed, out=run) if opposed else None
     write_report(RunDir.open(run))
     comparison = ours.compare(other) if other else None
     if as_json:
@@ -76,10 +77,22 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _of_run(policy: str) -> str:
-    """`best`, `RUN@best` and `runs/pilot@best` all name the same policy of this run."""
-    which = policy.rpartition("@")[2]
+def _of_run(run: Path, policy: str) -> str:
+    """`best`, `RUN@best` and `runs/pilot@best` all name the same policy of this run; `openai:MODEL@URL` is one of its own."""
+    if policy.startswith("openai:"):
+        return policy
+    place, at, which = policy.rpartition("@")
+    if not at and _same(run, Path(policy)):
+        which = "last"
+    elif place not in ("", "RUN") and not _same(run, Path(place)):
+        raise SettingsError(
+            f"{policy} is a policy of another run than {run}; write `nested-rl evaluate {place} --policy {which or 'last'}`"
+        )
     return "RUN" if which in ("", "RUN", "last") else f"RUN@{which}"
+
+
+def _same(run: Path, other: Path) -> bool:
+    return run.resolve() == other.resolve()
 
 
 def _experiment(run: Path, using: Path | None) -> Experiment:
