@@ -32,12 +32,14 @@ class Limits:
     """What one environment may use in all, and how long each call may take.
 
     `cpu_s` is processor time over its whole life, `memory_mib` address space, `call_s` the wall time of a call that has no
-    deadline of its own. Wall limits only catch hangs: keep them generous.
+    deadline of its own, `life_s` that of all its calls together, so that one that sleeps does not hold its place for long.
+    Wall limits only catch hangs: keep them generous.
     """
 
     cpu_s: int = field(default=5, validator=validators.ge(1))
     memory_mib: int = field(default=512, validator=validators.ge(64))
     call_s: float = field(default=20.0, validator=validators.gt(0))
+    life_s: float = field(default=math.inf, validator=validators.gt(0))
     log_bytes: int = 16_384
     reply_bytes: int = 4_194_304
 
@@ -54,6 +56,7 @@ class Environment:
         self._limits = limits
         self._over: SandboxError | None = None
         self._last_log = ""
+        self._asked_s = 0.0
 
     def examples(self, seed: int, n: int, timeout_s: float | None = None) -> list[dict[str, str]]:
         """At most `n` rows of `prompt` and `answer`, from `examples(random.Random(seed), n)`."""
@@ -100,16 +103,22 @@ class Environment:
             raise self._over
         during, nonce = _DURING[op], secrets.token_hex(8)
         seconds = self._limits.call_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + seconds
+        left = self._limits.life_s - self._asked_s
+        started = time.monotonic()
+        deadline = started + min(seconds, left)
         try:
-            self._pipe.settimeout(max(0.001, seconds))
+            self._pipe.settimeout(max(0.001, min(seconds, left)))
             self._pipe.sendall(wire.pack({"op": op, "nonce": nonce, **request}))
             reply = self._receive(deadline, during)
         except TimeoutError:
             why = f"{_subject(during)} took longer than {seconds:g} s"
+            if left <= seconds:
+                why = f"environment.py took longer than {self._limits.life_s:g} s in all"
             raise self._stop(EnvironmentTimeout(why, during=during)) from None
         except ConnectionError:
             raise self._ended(during) from None
+        finally:
+            self._asked_s += time.monotonic() - started
         if not isinstance(reply, dict) or not secrets.compare_digest(str(reply.get("nonce")).encode(), nonce.encode()):
             raise self._stop(_forged(during))
         if (error := reply.get("error")) is not None:

@@ -29,7 +29,7 @@ from nested_rl.jobs.sandbox import (
 from nested_rl.jobs.surface import ProbeRules
 from nested_rl.types import Problem
 
-LIMITS = Limits(cpu_s=2, memory_mib=256)
+LIMITS = Limits(cpu_s=2, memory_mib=256, life_s=20.0)
 """What a probe may use: hundreds of times what a sound job needs."""
 
 _SEED = 20_260_101
