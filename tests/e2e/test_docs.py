@@ -119,9 +119,9 @@ def test_the_run_file_is_understood(tmp_path):
     from nested_rl.cli import runfile
 
     ((_, text),) = blocks(ROOT / "docs" / "quickstart.md", "toml")
-    reward = blocks(ROOT / "docs" / "guides" / "reward.md", "python")[2][1]
+    *_, (_, reward) = blocks(ROOT / "docs" / "quickstart.md", "python")
     (tmp_path / "thrifty.toml").write_text(text, encoding="utf-8")
-    (tmp_path / "rewards.py").write_text(f"import nested_rl as nrl\n{reward.partition('run =')[0]}", encoding="utf-8")
+    (tmp_path / "rewards.py").write_text(reward, encoding="utf-8")
     asked = runfile.read(tmp_path / "thrifty.toml")
     made = runfile.experiment(asked, beside=tmp_path)
     assert made.reward.__name__ == "thrifty"
