@@ -270,6 +270,7 @@ BLAS = """
 import asyncio
 import numpy
 from threadpoolctl import threadpool_info
+from nested_rl.nano.threads import in_engine, single_thread
 
 def threads():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
