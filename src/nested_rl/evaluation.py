@@ -190,7 +190,6 @@ async def evaluate(
         return EvalReport.from_json(done)
     tasks = eval_tasks(families, split, n=n, seed=seed)
     scores = [await baselines.of(task) for task in tasks]
-    under = f"evals/{name}/episodes"
     lockstep = getattr(policy, "seats", None)
     seats: Sequence[Policy] = lockstep(len(tasks)) if lockstep else [policy] * len(tasks)
 
@@ -206,7 +205,7 @@ async def evaluate(
             deadline_s=deadline_s,
             leave=getattr(seats[index], "close", lambda: None),
         )
-        run.write_episode(told.episode, files=told.files, under=under)
+        run.write_episode(told.episode, files=told.files, under=f"evals/{name}/episodes")
         return told.episode
 
     episodes = await together([one(i) for i in range(len(tasks))])

@@ -11,60 +11,32 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from nested_rl import sync
-from nested_rl.baselines import Baselines
-from nested_rl.clock import Clock, SystemClock
 from nested_rl.describe import describe
-from nested_rl.episode import Parts
 from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.evaluation import EvalReport, evaluate
-from nested_rl.interfaces import (
-    AgentHarness,
-    ComputeBackend,
-    InnerTrainer,
-    JobQueue,
-    OuterTrainer,
-    Policy,
-    RewardFn,
-    Scorer,
-    TaskFamily,
-    Tracker,
-)
+from nested_rl.interfaces import Policy, TaskFamily, Tracker
 from nested_rl.loop import Loop, Schedule, best_version
-from nested_rl.meter import Meter
 from nested_rl.rewards import UpliftReward
 from nested_rl.run import Run
 from nested_rl.rundir import RunDir
-from nested_rl.types import JSON, Budget, Episode
-from nested_rl.worker import Workers, told
+from nested_rl.session import Choice, Watcher, opened
+from nested_rl.types import JSON, Episode
+from nested_rl.worker import told
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
 MAY_CHANGE = ("steps", "eval_every", "budget", "nested_rl")
 """What may differ when a run is gone on with: more steps, a larger budget, a newer version of the package."""
 
-Watcher = Callable[[str, Mapping[str, JSON]], None]
 
-
-@define(kw_only=True)
-class _Open:
-    """The parts of one running experiment, opened."""
-
-    run: RunDir
-    trainer: OuterTrainer
-    parts: Parts
-    baselines: Baselines
-    meter: Meter
-    workers: Workers
-
-
-@frozen(kw_only=True)
-class Experiment:
+@frozen
+class Experiment(Choice):
     """What to run. Swap any part; `run()` on the defaults needs no account, no GPU and no download.
 
     >>> exp = Experiment()                                   # doctest: +SKIP
@@ -72,16 +44,7 @@ class Experiment:
     """
 
     tasks: Sequence[TaskFamily] | None = None
-    trainer: OuterTrainer | None = None
-    harness: AgentHarness | None = None
-    inner: InnerTrainer | None = None
-    queue: JobQueue | None = None
-    compute: ComputeBackend | None = None
-    scorer: Scorer | None = None
-    reward: RewardFn | None = None
-    trackers: Sequence[Tracker] = ()
-    budget: Budget | None = None
-    clock: Clock = field(factory=SystemClock)
+    trackers: Sequence[Tracker] = field(default=(), kw_only=True)
 
     # -- running
 
@@ -186,17 +149,20 @@ class Experiment:
 
         run.journal.append({"t": self.clock.now(), "event": "run.started"}, sync=True)
         with contextlib.closing(trackers), live:
-            async with self._failure_told(run), self._open(run, families, job_seeds, watch=live.on_event) as opened:
+            async with (
+                self._failure_told(run),
+                opened(self, run, families, job_seeds=job_seeds, watch=live.on_event) as session,
+            ):
                 loop = Loop(
                     run=run,
                     families=families,
-                    trainer=opened.trainer,
-                    parts=opened.parts,
-                    baselines=opened.baselines,
-                    meter=opened.meter,
+                    trainer=session.trainer,
+                    parts=session.parts,
+                    baselines=session.baselines,
+                    meter=session.meter,
                     schedule=schedule,
                     clock=self.clock,
-                    workers_failed=opened.workers.failed,
+                    workers_failed=session.workers.failed,
                     on_event=live.on_event,
                     on_row=on_row,
                 )
@@ -272,11 +238,11 @@ class Experiment:
                 agent, label = _named(policy)
             conditions = self._conditions(families, seed)
             silent: Watcher = lambda event, fields: None  # noqa: ARG005, E731
-            async with _ready(policy), self._open(run, families, job_seeds, watch=silent) as opened:
+            async with _ready(policy), opened(self, run, families, job_seeds=job_seeds, watch=silent) as session:
                 if isinstance(policy, str):
-                    await opened.trainer.load(refs[version])
-                    policy = await opened.trainer.policy()
-                return await opened.workers.supervise(
+                    await session.trainer.load(refs[version])
+                    policy = await session.trainer.policy()
+                return await session.workers.supervise(
                     evaluate(
                         families,
                         policy,
@@ -286,77 +252,14 @@ class Experiment:
                         n=_at_least("n", n, 1),
                         seed=seed,
                         run=run,
-                        parts=opened.parts,
-                        baselines=opened.baselines,
+                        parts=session.parts,
+                        baselines=session.baselines,
                         deadline_s=Schedule().deadline_s,
                         conditions=conditions,
                     )
                 )
 
     # -- the parts
-
-    @contextlib.asynccontextmanager
-    async def _open(
-        self, run: RunDir, families: Sequence[TaskFamily], job_seeds: int, *, watch: Watcher
-    ) -> AsyncIterator[_Open]:
-        """Every part, opened for one run and let go of at the end, however it ends."""
-        from nested_rl.compute.local import LocalCompute
-        from nested_rl.harness.agent import ToolHarness
-        from nested_rl.inner.nano import NanoInnerTrainer
-        from nested_rl.queues.sqlite import SqliteQueue
-        from nested_rl.scorers.nano import NanoScorer
-        from nested_rl.trainers.nano import NanoTrainer
-
-        trainer = self.trainer or NanoTrainer()
-        inner = self.inner or NanoInnerTrainer()
-        scorer = self.scorer or NanoScorer()
-        compute = self.compute or LocalCompute()
-        queue = self.queue or SqliteQueue(run.path / "queue.sqlite", clock=self.clock)
-        for part, what in ((trainer, run.path / "checkpoints"), (scorer, families), (inner, families)):
-            bind = getattr(part, "bind", None)
-            if bind is not None:
-                bind(what)
-        meter = Meter(self.budget or Budget(), clock=self.clock, write=run.costs_log.append, rows=run.costs())
-        hourly = float(getattr(compute, "usd_per_hour", 0.0))
-        parts = Parts(
-            harness=self.harness or ToolHarness(),
-            inner=inner,
-            queue=queue,
-            compute=compute,
-            reward=self.reward or UpliftReward(),
-            clock=self.clock,
-            job_seeds=job_seeds,
-            admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
-            waive=meter.release,
-        )
-        baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute)
-
-        def on_event(event: str, fields: Mapping[str, JSON]) -> None:
-            run.journal.append({"t": self.clock.now(), "event": event, **fields})
-            if "usd" in fields and event.startswith("job."):  # the end of one delivery, however it ended
-                row = f"{fields['key']}#{fields['delivery']}"
-                kind = "job" if event == "job.done" else event
-                meter.settle(row, float(fields["usd"]), kind=kind, seconds=fields.get("seconds", 0.0))
-            if event == "job.done" or fields.get("state") == "done":
-                meter.release(str(fields["key"]))
-            watch(event, fields)
-
-        workers = Workers(
-            queue=queue,
-            compute=compute,
-            inner=inner,
-            scorer=scorer,
-            eval_set=baselines.hidden_set,
-            clock=self.clock,
-            on_event=on_event,
-        )
-        async with contextlib.AsyncExitStack() as stack:
-            for opened in (queue, compute, inner, scorer, trainer):
-                close = getattr(opened, "close", None)
-                if close is not None:
-                    stack.push_async_callback(close)
-            await stack.enter_async_context(workers)
-            yield _Open(run=run, trainer=trainer, parts=parts, baselines=baselines, meter=meter, workers=workers)
 
     def _families(self, *, given: Sequence[TaskFamily] | None = None, training: bool = False) -> tuple[TaskFamily, ...]:
         """The families, at the scale of the inner trainer. Held-out ones are never trained on."""

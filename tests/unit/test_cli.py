@@ -7,24 +7,12 @@ import pytest
 from made_run import make_run
 
 from nested_rl import cli
-from nested_rl.cli import doctor, runfile, running
+from nested_rl.cli import runfile, running
 from nested_rl.errors import NestedRLError, RunDirError, SettingsError, UnknownName
 from nested_rl.rewards import UpliftReward
 from nested_rl.rundir import RunDir
 from nested_rl.sync import Terminated
 from nested_rl.types import Problem, Validation
-
-
-@pytest.fixture
-def told(capsys):
-    """Run a command: (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        code = cli.main([str(word) for word in argv])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -437,47 +425,6 @@ def test_jobs_check_asks_the_real_inner_trainer(told, tmp_path, reward, ok):
     found = json.loads(out)
     assert (code, found["ok"], bool(found["problems"]), err) == (0 if ok else 1, ok, not ok, "")
     assert all(set(problem) == {"code", "where", "message", "hint"} for problem in found["problems"])
-
-
-def test_doctor_notices_weights_that_were_changed(tmp_path, monkeypatch):
-    import shutil
-
-    from nested_rl.nano import folder
-
-    shutil.copytree(folder.weights_path("nano-s").parent, tmp_path / "weights")
-    monkeypatch.setattr(folder, "_WEIGHTS", tmp_path / "weights")
-    weights = tmp_path / "weights" / "nano-s" / "model.safetensors"
-    verdicts = {check.name: check for check in doctor._models()}
-    assert verdicts["model nano-s"].verdict == verdicts["model nano-m"].verdict == "ok"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    verdicts = {check.name: check for check in doctor._models()}
-    assert verdicts["model nano-s"].found == "not the weights that were recorded"
-    assert verdicts["model nano-m"].verdict == "ok"
-    weights.write_bytes(b"")
-    assert next(iter(doctor._models())).verdict == "bad"
-
-
-def test_doctor_finds_what_is_wrong(told, monkeypatch, tmp_path):
-    code, out, _ = told("doctor", "--out", tmp_path, "--json")
-    checks = {check["name"]: check for check in json.loads(out)}
-    assert checks["python"]["verdict"] == "ok"
-    assert checks["sandbox"]["found"] in ("namespaces", "seccomp", "limits")
-    assert code == int(any(check["verdict"] == "bad" for check in checks.values()))
-    monkeypatch.setattr(doctor, "ROOM_GIB", 1e9)
-    monkeypatch.setattr(doctor, "CORE", ("attrs", "never-heard-of"))
-    code, out, _ = told("doctor", "--out", tmp_path)
-    assert code == 1
-    assert "BAD   packages: missing: never-heard-of" in out
-    assert "GiB free" in out
-
-
-def test_doctor_says_when_runs_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    verdicts = {check.name: check for check in doctor._disk(tmp_path / "deep" / "runs")}
-    assert verdicts["runs"].verdict == "bad"
-    assert str(tmp_path) in verdicts["runs"].found
 
 
 # ---------------------------------------------------------------- models

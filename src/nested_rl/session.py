@@ -1,0 +1,125 @@
+"""A session: the parts of one run, chosen, opened together, metered, and let go of together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from attrs import define, field, frozen
+
+from nested_rl.baselines import Baselines
+from nested_rl.clock import Clock, SystemClock
+from nested_rl.episode import Parts
+from nested_rl.interfaces import (
+    AgentHarness,
+    ComputeBackend,
+    InnerTrainer,
+    JobQueue,
+    OuterTrainer,
+    RewardFn,
+    Scorer,
+    TaskFamily,
+)
+from nested_rl.meter import Meter
+from nested_rl.rewards import UpliftReward
+from nested_rl.rundir import RunDir
+from nested_rl.types import JSON, Budget
+from nested_rl.worker import Workers
+
+Watcher = Callable[[str, Mapping[str, JSON]], None]
+
+
+@frozen(kw_only=True)
+class Choice:
+    """The parts that somebody chose. None is the local one."""
+
+    trainer: OuterTrainer | None = None
+    harness: AgentHarness | None = None
+    inner: InnerTrainer | None = None
+    queue: JobQueue | None = None
+    compute: ComputeBackend | None = None
+    scorer: Scorer | None = None
+    reward: RewardFn | None = None
+    budget: Budget | None = None
+    clock: Clock = field(factory=SystemClock)
+
+
+@define(kw_only=True)
+class Session:
+    """The parts of one run, open."""
+
+    trainer: OuterTrainer
+    parts: Parts
+    baselines: Baselines
+    meter: Meter
+    workers: Workers
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    chosen: Choice, run: RunDir, families: Sequence[TaskFamily], *, job_seeds: int, watch: Watcher
+) -> AsyncIterator[Session]:
+    """Every part, for as long as the `async with` lasts; let go of however it ends."""
+    from nested_rl.compute.local import LocalCompute
+    from nested_rl.harness.agent import ToolHarness
+    from nested_rl.inner.nano import NanoInnerTrainer
+    from nested_rl.queues.sqlite import SqliteQueue
+    from nested_rl.scorers.nano import NanoScorer
+    from nested_rl.trainers.nano import NanoTrainer
+
+    clock = chosen.clock
+    trainer = chosen.trainer or NanoTrainer()
+    inner = chosen.inner or NanoInnerTrainer()
+    scorer = chosen.scorer or NanoScorer()
+    compute = chosen.compute or LocalCompute()
+    queue = chosen.queue or SqliteQueue(run.path / "queue.sqlite", clock=clock)
+    for part, what in ((trainer, run.path / "checkpoints"), (scorer, families), (inner, families)):
+        bind = getattr(part, "bind", None)
+        if bind is not None:
+            bind(what)
+    meter = Meter(chosen.budget or Budget(), clock=clock, write=run.costs_log.append, rows=run.costs())
+    hourly = float(getattr(compute, "usd_per_hour", 0.0))
+    parts = Parts(
+        harness=chosen.harness or ToolHarness(),
+        inner=inner,
+        queue=queue,
+        compute=compute,
+        reward=chosen.reward or UpliftReward(),
+        clock=clock,
+        job_seeds=job_seeds,
+        admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
+        waive=meter.release,
+    )
+    baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute)
+    workers = Workers(
+        queue=queue,
+        compute=compute,
+        inner=inner,
+        scorer=scorer,
+        eval_set=baselines.hidden_set,
+        clock=clock,
+        on_event=_recorder(run, meter, clock, watch),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for held in (queue, compute, inner, scorer, trainer):
+            close = getattr(held, "close", None)
+            if close is not None:
+                stack.push_async_callback(close)
+        await stack.enter_async_context(workers)
+        yield Session(trainer=trainer, parts=parts, baselines=baselines, meter=meter, workers=workers)
+
+
+def _recorder(run: RunDir, meter: Meter, clock: Clock, watch: Watcher) -> Watcher:
+    """Journals what the workers tell, and gives every delivery that cost something its row in the ledger."""
+
+    def on_event(event: str, fields: Mapping[str, JSON]) -> None:
+        run.journal.append({"t": clock.now(), "event": event, **fields})
+        if "usd" in fields and event.startswith("job."):  # the end of one delivery, however it ended
+            row = f"{fields['key']}#{fields['delivery']}"
+            kind = "job" if event == "job.done" else event
+            meter.settle(row, float(fields["usd"]), kind=kind, seconds=fields.get("seconds", 0.0))
+        if event == "job.done" or fields.get("state") == "done":
+            meter.release(str(fields["key"]))
+        watch(event, fields)
+
+    return on_event
