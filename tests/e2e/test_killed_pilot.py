@@ -82,7 +82,7 @@ def test_killed_at_random_moments_it_ends_where_it_would_have(undisturbed, tmp_p
     while True:
         process = pilot(out)
         try:
-            code = process.wait(timeout=rng.uniform(0.5, 9.0) if kills < KILLS else 600)
+            code = process.wait(timeout=rng.uniform(0.5, 3.5) if kills < KILLS else 600)
         except subprocess.TimeoutExpired:
             below = descendants(process.pid)
             os.kill(process.pid, signal.SIGKILL)
