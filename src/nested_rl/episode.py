@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 from nested_rl import rewards
 from nested_rl.clock import Clock
 from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, SupervisionError
-from nested_rl.interfaces import AgentHarness, ComputeBackend, Desk, InnerTrainer, JobQueue, Policy, RewardFn
+from nested_rl.interfaces import AgentHarness, Desk, InnerTrainer, JobQueue, Policy, RewardFn
 from nested_rl.jobs.folder import digest
 from nested_rl.types import (
     Draft,
@@ -59,7 +59,6 @@ class Parts:
     harness: AgentHarness
     inner: InnerTrainer
     queue: JobQueue
-    compute: ComputeBackend
     reward: RewardFn
     clock: Clock
     job_seeds: int

@@ -35,7 +35,6 @@ from nested_rl.types import (
     Score,
     Split,
     Task,
-    ToolCall,
     Transcript,
     Turn,
     UpdateReport,
@@ -349,6 +348,3 @@ class Tracker(ABC):
     @abstractmethod
     def close(self) -> None:
         """Flush and let go."""
-
-
-Tool: TypeAlias = Callable[[ToolCall], Awaitable[str]]

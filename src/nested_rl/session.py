@@ -83,7 +83,6 @@ async def opened(
         harness=chosen.harness or ToolHarness(),
         inner=inner,
         queue=queue,
-        compute=compute,
         reward=chosen.reward or UpliftReward(),
         clock=clock,
         job_seeds=job_seeds,

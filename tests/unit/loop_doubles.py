@@ -153,7 +153,6 @@ class Rig:
             harness=Harness(self.fail),
             inner=Inner(),
             queue=self.queue,
-            compute=Compute(),
             reward=self.reward,
             clock=self.clock,
             job_seeds=2,

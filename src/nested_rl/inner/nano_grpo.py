@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from attrs import define, field, frozen
@@ -272,8 +272,3 @@ def gradient(
 
 def _derived(seed: int, step: int) -> int:
     return int.from_bytes(hashlib.sha256(f"examples/{seed}/{step}".encode()).digest()[:6], "big")
-
-
-def recipe_of(values: Mapping[str, Any]) -> Recipe:
-    """A recipe from plain data that the controller has checked."""
-    return Recipe(**values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -82,9 +83,9 @@ class _Writer(Policy):
                 call = ToolCall(name="submit_job")
         return Turn(message=Message(role="assistant", tool_calls=(call,)))
 
+    @abstractmethod
     def choices(self, seed: int | None) -> Mapping[str, str]:
         """A value for everything that the two files leave open."""
-        raise NotImplementedError
 
 
 @frozen
