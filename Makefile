@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-torch test-slow lint docs bench clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers lint docs bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,20 +30,28 @@ pilot: $(VENV)/.installed  ## run the local nested pilot; FRESH=1 starts over
 test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(TIERS))"
 
-test-all: test test-slow test-torch  ## the real components too, each tier in a venv of its own
+test-all: test test-slow test-tinker test-vllm test-verifiers  ## the real components too, each tier in a venv of its own
 
 test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	$(BIN)/python -m pytest -q -m "slow and not ($(subst  or slow,,$(TIERS)))"
 
-.venvs/torch/.installed: pyproject.toml
-	$(PYTHON) -m venv .venvs/torch
-	.venvs/torch/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	.venvs/torch/bin/python -m pip install --quiet torch==2.13.0
-	.venvs/torch/bin/python -m pip install --quiet -e '.[torch]' --group test
+# A tier's packages are in tests/tiers/NAME.txt; its venv is made anew only when these change.
+.venvs/%/.installed: tests/tiers/%.txt pyproject.toml
+	$(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venvs/$*/bin/python -m pip install --quiet -r $<
+	.venvs/$*/bin/python -m pip install --quiet -e . --group test
 	@touch $@
+.PRECIOUS: .venvs/%/.installed
 
-test-torch: .venvs/torch/.installed  ## the numpy engine against torch, transformers and PEFT
-	.venvs/torch/bin/python -m pytest -q -m torch
+test-tinker: .venvs/tinker/.installed  ## the real tinker client and server; the numpy engine against torch and PEFT
+	.venvs/tinker/bin/python -m pytest -q -m "tinker or torch"
+
+test-vllm: .venvs/vllm/.installed  ## a real vLLM on the CPU
+	.venvs/vllm/bin/python -m pytest -q -m vllm
+
+test-verifiers: .venvs/verifiers/.installed  ## the real verifiers package
+	.venvs/verifiers/bin/python -m pytest -q -m verifiers
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
 	$(BIN)/ruff format --check .

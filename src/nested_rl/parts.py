@@ -2,8 +2,8 @@
 
 Every part registers under an entry point group, built-in ones and those of third-party packages alike.
 
->>> names("trainer")
-('nano',)
+>>> names("queue")
+('memory', 'sqlite')
 """
 
 from __future__ import annotations

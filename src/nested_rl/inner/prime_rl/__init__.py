@@ -1,0 +1,1 @@
+"""Full-scale jobs: prime-rl runs with verifiers environments."""

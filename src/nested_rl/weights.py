@@ -1,0 +1,1 @@
+"""The bases' weights on machines: where they lie, and that they are the ones that were recorded."""
