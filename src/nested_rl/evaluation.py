@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from attrs import asdict, field, frozen
 
@@ -19,8 +20,10 @@ from nested_rl.errors import SettingsError, SupervisionError
 from nested_rl.interfaces import Policy, TaskFamily
 from nested_rl.metrics import strongest
 from nested_rl.rundir import RunDir
-from nested_rl.types import JSON, Episode, Split, Task
+from nested_rl.types import JSON, Episode, Metrics, Split, Task
 from nested_rl.waiting import together
+
+T = TypeVar("T")
 
 
 @frozen(kw_only=True)
@@ -37,6 +40,8 @@ class EvalRow:
     own_family: bool
     advanced: bool
     asked_baselines: bool
+    parts: Metrics = field(factory=dict)
+    """The named parts of the reward."""
 
 
 @frozen(kw_only=True)
@@ -93,6 +98,23 @@ class EvalReport:
         """Share of episodes with a valid job."""
         return _mean([float(r.valid) for r in self.rows])
 
+    @property
+    def interval(self) -> Interval:
+        """Mean reward with its 95 % bootstrap interval over tasks."""
+        return _bootstrap(self.rows, lambda rows: _mean([r.reward for r in rows]))
+
+    @property
+    def means(self) -> dict[str, float]:
+        """What a table of evaluations shows: parts of the reward over all rows, choices over the rows with a valid job."""
+        parts = sorted({name for row in self.rows for name in row.parts})
+        return {
+            **{part: _mean([row.parts.get(part, 0.0) for row in self.rows]) for part in parts},
+            "valid": self.valid,
+            "strongest base": self.given_valid("strongest"),
+            "own family": self.given_valid("own_family"),
+            "advanced": self.given_valid("advanced"),
+        }
+
     def given_valid(self, name: str) -> float:
         """Mean of a field of the rows whose job was valid; NaN when there is none."""
         return _mean([float(getattr(r, name)) for r in self.rows if r.valid])
@@ -109,10 +131,10 @@ class EvalReport:
             )
         return Comparison(
             n=len(pairs),
-            reward=_bootstrap(pairs, lambda rows: _mean([r.reward for r in rows])),
-            valid=_bootstrap(pairs, lambda rows: _mean([float(r.valid) for r in rows])),
-            quality_given_valid=_bootstrap(pairs, lambda rows: _mean([r.quality for r in rows if r.valid])),
-            own_family_given_valid=_bootstrap(
+            reward=_difference(pairs, lambda rows: _mean([r.reward for r in rows])),
+            valid=_difference(pairs, lambda rows: _mean([float(r.valid) for r in rows])),
+            quality_given_valid=_difference(pairs, lambda rows: _mean([r.quality for r in rows if r.valid])),
+            own_family_given_valid=_difference(
                 pairs, lambda rows: _mean([float(r.own_family) for r in rows if r.valid])
             ),
         )
@@ -143,21 +165,21 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _bootstrap(
-    pairs: Sequence[tuple[EvalRow, EvalRow]], statistic: Callable[[Sequence[EvalRow]], float], *, draws: int = 2000
-) -> Interval:
+def _difference(pairs: Sequence[tuple[EvalRow, EvalRow]], statistic: Callable[[Sequence[EvalRow]], float]) -> Interval:
+    """Of a statistic, first side minus second; the same tasks are drawn for both."""
+    return _bootstrap(pairs, lambda drawn: statistic([a for a, _ in drawn]) - statistic([b for _, b in drawn]))
+
+
+def _bootstrap(drawn: Sequence[T], statistic: Callable[[Sequence[T]], float], *, draws: int = 2000) -> Interval:
     import numpy as np
 
-    rng = np.random.default_rng(0)
-
-    def difference(chosen: Sequence[tuple[EvalRow, EvalRow]]) -> float:
-        return statistic([a for a, _ in chosen]) - statistic([b for _, b in chosen])
-
-    picks = rng.integers(0, len(pairs), (draws, len(pairs)))
-    found = [difference([pairs[i] for i in row]) for row in picks]
+    if not drawn:
+        return Interval(value=math.nan, low=math.nan, high=math.nan)
+    picks = np.random.default_rng(0).integers(0, len(drawn), (draws, len(drawn)))
+    found = [statistic([drawn[i] for i in row]) for row in picks]
     kept = [x for x in found if not math.isnan(x)]
     low, high = (float(x) for x in np.percentile(kept, [2.5, 97.5])) if kept else (math.nan, math.nan)
-    return Interval(value=difference(pairs), low=low, high=high)
+    return Interval(value=statistic(drawn), low=low, high=high)
 
 
 def eval_tasks(families: Sequence[TaskFamily], split: Split, *, n: int, seed: int) -> list[Task]:
@@ -241,4 +263,5 @@ def _row(index: int, episode: Episode) -> EvalRow:
         own_family=episode.task.family in outcome.families,
         advanced=outcome.advanced,
         asked_baselines=outcome.asked_baselines,
+        parts=episode.parts,
     )

@@ -178,6 +178,7 @@ def make_run(path, *, steps=25, done=None, groups_per_step=4, group_size=8, seed
     clock = iter(range(1_700_000_000, 1_800_000_000, 4))
     tell = lambda event, **fields: run.journal.append({"t": float(next(clock)), "event": event, **fields})  # noqa: E731
     tell("run.started", steps=steps)
+    run.journal.append({"t": 1_700_000_000.0, "event": "checkpoint", "version": 0, "ref": "00000"})
     run.write_baselines({f"{f}-k3": {"hidden": hidden(f), "dev": hidden(f, 1)} for f in families})
     for step in range(done + (done < steps)):
         groups = []

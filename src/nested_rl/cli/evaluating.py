@@ -1,10 +1,13 @@
-"""`evaluate`: a policy of a run on test tasks, held-out families welcome."""
+"""`evaluate`: policies of a run on test tasks, held-out families welcome."""
 # ruff: noqa: T201  printing is what a command is for
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Path,
+    run: Path | None = None,
     /,
     *,
-    policy: str = "best",
+    policy: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ("best",),
     against: str | None = None,
     family: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ("triage",),
     n: int = 96,
@@ -29,14 +32,16 @@ def evaluate(
     using: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> None:
-    """Evaluate a policy of a run on test tasks.
+    """Evaluate policies of a run on test tasks, all on the same ones.
 
-    The result is kept in RUN/evals/ and not computed twice.
+    Results are kept in RUN/evals/ and not computed twice.
 
     Args:
-        run: Run directory.
-        policy: best, initial, last or a step number, or openai:MODEL@URL for a model behind a server.
-        against: Another one, compared on the same tasks and seeds, with a 95 % interval.
+        run: Run directory. May be left out when a policy names it, as in --policy runs/pilot@best.
+        policy: best, initial, last or a step number; every:N for each N-th step; or openai:MODEL@URL for a model behind a
+            server. May be given several times.
+        against: What the others are compared with, task by task, with a 95 % interval. Of several policies without this
+            option it is the initial one, or else the last.
         family: One or more families.
         n: How many tasks.
         seed: Which tasks.
@@ -47,34 +52,103 @@ def evaluate(
     from nested_rl.report.page import write_report
     from nested_rl.rundir import RunDir
 
+    run = run if run is not None else _run_of(policy)
     experiment = _experiment(run, using)
     families = tasks.load(*family)
-    named, opposed = _of_run(run, policy), _of_run(run, against) if against else None
-    ours = experiment.evaluate(families, policy=named, n=n, seed=seed, out=run)
-    other = experiment.evaluate(families, policy=opposed, n=n, seed=seed, out=run) if opposed else None
+    named = [one for given in policy for one in _policies(run, given)]
+    opposed = _policies(run, against) if against else _reference(named)
+    named = [name for name in dict.fromkeys([*named, *opposed]) if name not in opposed]
+    reports = [experiment.evaluate(families, policy=name, n=n, seed=seed, out=run) for name in [*named, *opposed]]
     write_report(RunDir.open(run))
-    comparison = ours.compare(other) if other else None
-    if as_json:
-        from attrs import asdict
+    _tell(reports[: len(named)], reports[len(named) :], as_json=as_json)
 
-        found = {"policy": _means(ours), "against": _means(other) if other else None}
-        print(json.dumps(_known(found | {"difference": asdict(comparison) if comparison else None}), allow_nan=False))
+
+def _tell(ours: Sequence[EvalReport], others: Sequence[EvalReport], *, as_json: bool) -> None:
+    """Each policy, then each one's difference to the one they are compared with."""
+    from attrs import asdict
+
+    compared = [(one, one.compare(other)) for other in others for one in ours]
+    if as_json:
+        told = {
+            "policies": [_means(report) for report in (*ours, *others)],
+            "differences": [
+                {"policy": one.policy, "against": others[0].policy, **asdict(found)} for one, found in compared
+            ],
+        }
+        print(json.dumps(_known(told), allow_nan=False))
         return
-    print(ours)
-    if other:
-        print(other)
-        print(f"difference: {comparison}")
+    for report in (*ours, *others):
+        print(report)
+    if others:
+        _table([*ours, *others])
+    for one, found in compared:
+        print(f"{one.policy} minus {others[0].policy}: {found}")
+
+
+def _table(reports: Sequence[EvalReport]) -> None:
+    """Rewards with intervals and what they are made of, one row a policy."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = list(dict.fromkeys(name for report in reports for name in report.means))
+    table = Table("policy", "reward", *columns, box=SIMPLE)
+    for report in reports:
+        mean = report.interval
+        shown = [_cell(report.means.get(name, math.nan)) for name in columns]
+        table.add_row(report.policy, f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]", *shown)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def _means(report: EvalReport) -> dict[str, Any]:
-    return {key: value for key, value in report.to_json().items() if key != "rows"}
+    return {**{key: value for key, value in report.to_json().items() if key != "rows"}, "means": report.means}
 
 
 def _known(value: Any) -> Any:
     """JSON has no NaN: what is not known (a mean of nothing) is null."""
     if isinstance(value, dict):
         return {key: _known(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_known(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _run_of(policies: Sequence[str]) -> Path:
+    """The run directory that the policies name; `_of_run` refuses those of another."""
+    places = [name if Path(name).is_dir() else name.rpartition("@")[0] for name in policies]
+    named = [place for place in places if place and place != "RUN" and not place.startswith("openai:")]
+    if not named:
+        raise SettingsError("which run? `nested-rl evaluate RUN`, or a policy that names it, such as --policy RUN@best")
+    return Path(named[0])
+
+
+def _policies(run: Path, given: str) -> list[str]:
+    """The policies that were meant: one, or every N-th version that the run has kept."""
+    from nested_rl.rundir import RunDir
+
+    name = _of_run(run, given)
+    which = name.removeprefix("RUN@")
+    if not which.startswith("every:"):
+        return [name]
+    if not re.fullmatch(r"every:[1-9]\d*", which):
+        raise SettingsError(f"{given!r}: after every: comes a number of steps, such as every:5")
+    step = int(which.removeprefix("every:"))
+    kept = sorted({int(event["version"]) for event in RunDir.open(run).events("checkpoint", "step.done")})
+    if not kept:
+        raise SettingsError(f"{run} has no saved version yet")
+    return [f"RUN@{version}" for version in kept if version % step == 0 or version == kept[-1]]
+
+
+def _reference(named: Sequence[str]) -> list[str]:
+    """What several policies are compared with: the initial one if it is among them, else the last."""
+    if len(named) < 2:
+        return []
+    initial = [name for name in named if name in ("RUN@initial", "RUN@0")]
+    return [initial[0] if initial else named[-1]]
 
 
 def _of_run(run: Path, policy: str) -> str:
