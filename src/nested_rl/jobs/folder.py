@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -21,6 +21,8 @@ from nested_rl.types import Problem
 JOB = "job.toml"
 CODE = "environment.py"
 DATA = "data/"
+PACKAGE = "env/"
+"""A full-scale job may bring an environment package of its own below this folder, in place of environment.py."""
 _MANY = 8
 """More problems than this are not told; an agent that made them starts again."""
 
@@ -84,19 +86,13 @@ def parse(files: Mapping[str, str], surface: Surface) -> tuple[JobConfig | None,
 
 
 def _files(files: Mapping[str, str], rules: FileRules) -> Iterator[Problem]:
-    for name, hint in ((JOB, "say which base to train and how"), (CODE, "define examples and reward in it")):
-        if name not in files:
-            yield problem("files.missing", name, f"there is no {name}", hint, name=name)
-    data = [name for name in files if _is_data(name)]
-    if len(data) > rules.data_files > 0:
-        yield problem(
-            "files.count", DATA, f"{len(data)} data files; at most {rules.data_files} are allowed", "join them"
-        )
-    room = rules.data_bytes
+    package = [name for name in files if rules.package_files and _in_package(name)]
+    data = [name for name in files if rules.data_files and _is_data(name)]
+    yield from _which(files, package, data, rules)
+    room, code_room = rules.data_bytes, rules.code_bytes
     for name, text in sorted(files.items()):
-        if name not in (JOB, CODE) and not (rules.data_files and name in data):
-            allowed = f"a job is {JOB}, {CODE}" + (" and data/NAME.jsonl" if rules.data_files else "")
-            yield problem("files.unknown", plain(name), "this file is not part of a job", allowed, name=name)
+        if name not in (JOB, CODE, *package, *data):
+            yield problem("files.unknown", plain(name), "this file is not part of a job", _allowed(rules), name=name)
             continue
         try:
             size = len(text.encode())
@@ -105,10 +101,50 @@ def _files(files: Mapping[str, str], rules: FileRules) -> Iterator[Problem]:
         if size < 0 or "\0" in text:
             yield problem("files.text", name, "not UTF-8 text", "write plain text", name=name)
             continue
-        most = {JOB: rules.job_bytes, CODE: rules.code_bytes}.get(name, room)
+        most = rules.job_bytes if name == JOB else room if name in data else code_room
         if size > most:
             yield problem("files.size", name, f"{size} bytes; at most {most} are allowed", "make it smaller", name=name)
         room -= size if name in data else 0
+        code_room -= size if name in package else 0
+
+
+def _which(
+    files: Mapping[str, str], package: Sequence[str], data: Sequence[str], rules: FileRules
+) -> Iterator[Problem]:
+    """What is missing, what is there twice, what is too many."""
+    wanted = {JOB: "say which base to train and how", CODE: "define examples and reward in it"}
+    for name, hint in wanted.items():
+        if name not in files and not (name == CODE and package):
+            yield problem("files.missing", name, f"there is no {name}", hint, name=name)
+    if package and CODE in files:
+        message = f"there is both {CODE} and a package below {PACKAGE}"
+        yield problem("files.unknown", CODE, message, "keep one of them", name=CODE)
+    if len(data) > rules.data_files > 0:
+        message = f"{len(data)} data files; at most {rules.data_files} are allowed"
+        yield problem("files.count", DATA, message, "join them")
+    if len(package) > rules.package_files > 0:
+        message = f"{len(package)} files below {PACKAGE}; at most {rules.package_files} are allowed"
+        yield problem("files.count", PACKAGE, message, "join them")
+
+
+def _allowed(rules: FileRules) -> str:
+    words = f"a job is {JOB}, {CODE}" + (" and data/NAME.jsonl" if rules.data_files else "")
+    return words + (f"; a package below {PACKAGE} may stand in place of {CODE}" if rules.package_files else "")
+
+
+def _in_package(name: str) -> bool:
+    """A module, pyproject.toml or a text file of a package: plain names, at most four deep."""
+    *folders, last = name.removeprefix(PACKAGE).split("/")
+    stem, dot, ending = last.rpartition(".")
+    return (
+        name.startswith(PACKAGE)
+        and len(folders) <= 2
+        and all(
+            part.isascii() and part.replace("-", "_").isidentifier() and len(part) <= 64 for part in (*folders, stem)
+        )
+        and dot == "."
+        and ending in {"py", "toml", "json", "jsonl", "md", "txt"}
+    )
 
 
 def _is_data(name: str) -> bool:
@@ -127,7 +163,7 @@ def _is_data(name: str) -> bool:
 
 def _tables(tables: dict[str, Any], surface: Surface) -> tuple[list[Problem], dict[str, dict[str, Any]]]:
     """Problems in order, and every value with its default."""
-    allowed = surface.keys
+    allowed = {**surface.keys, **{name: {} for name in surface.open}}
     problems: list[Problem] = []
     meant: set[tuple[str, str]] = set()
     for name, given in itertools.islice(tables.items(), _MANY + len(allowed)):
@@ -137,6 +173,8 @@ def _tables(tables: dict[str, Any], surface: Surface) -> tuple[list[Problem], di
             message = f"[{name}] must be a table, not {quoted(given)}"
             problems.append(problem("job.value", f"{JOB}:[{name}]", message, f"write a line [{name}]", name=name))
             meant |= {(name, key) for key in allowed[name]}
+        elif name in surface.open:
+            problems += surface.open[name](given)
         else:
             strays = [key for key in given if key not in allowed[name]][:_MANY]
             problems += [_stray_key(name, key, allowed, meant) for key in strays]
@@ -149,6 +187,7 @@ def _tables(tables: dict[str, Any], surface: Surface) -> tuple[list[Problem], di
             found = _value(name, key, rule, given, surface)
             if found is not None and not (found.code == "job.missing" and (name, key) in meant):
                 problems.append(found)
+    values |= {name: table if isinstance(table := tables.get(name), dict) else {} for name in surface.open}
     return problems[:_MANY], values
 
 

@@ -17,6 +17,8 @@ from nested_rl.types import Problem
 Table: TypeAlias = Mapping[str, Any]
 Rule: TypeAlias = Callable[[Mapping[str, Table]], Sequence[Problem]]
 """Looks at all resolved values, by table and key, and says what does not fit together."""
+Reader: TypeAlias = Callable[[Table], Sequence[Problem]]
+"""Looks at a table as it was written, with tables in it, and says what is wrong with it."""
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
@@ -71,10 +73,15 @@ class Key:
 
 @frozen(kw_only=True)
 class FileRules:
-    """Which files a job may have. Sizes are bytes of UTF-8; `data_files` 0 means no data folder."""
+    """Which files a job may have. Sizes are bytes of UTF-8; `data_files` 0 means no data folder.
+
+    `package_files` is how many files a package of the author's own may have, below env/, in place of environment.py; together
+    they have at most `code_bytes`. 0: there are no packages.
+    """
 
     job_bytes: int = 16_384
     code_bytes: int = 65_536
+    package_files: int = 0
     data_files: int = 0
     data_bytes: int = 4_194_304
 
@@ -109,7 +116,8 @@ class Surface:
 
     `tables` are the keys of job.toml by table; `[model] base` is always there and takes one of `bases`. `advanced` names
     the optional tables whose use is counted. `imports` are the modules that environment.py may import, `kit` the names it
-    may take from `nested_rl.jobkit` (none: the kit is refused). `rules` check values against each other.
+    may take from `nested_rl.jobkit` (none: the kit is refused). `rules` check values against each other. `open` are tables
+    whose keys are those of another program: each is read by a function and kept as it was written.
     """
 
     tables: Mapping[str, Mapping[str, Key]]
@@ -120,6 +128,7 @@ class Surface:
     files: FileRules = FileRules()
     probe: ProbeRules = ProbeRules()
     rules: tuple[Rule, ...] = ()
+    open: Mapping[str, Reader] = field(factory=dict)
 
     @property
     def keys(self) -> Mapping[str, Mapping[str, Key]]:
