@@ -5,7 +5,7 @@ what a part `know`s) or by its shape (a URL with a password, a bearer header, th
 place where this module is applied.
 
 >>> text("POST https://me:hunter2@host/v1?api_key=abc Authorization: Bearer sk-proj-0123456789abcdef0123")
-'POST https://[redacted]@host/v1?api_key=[redacted]: Authorization: [redacted]'
+'POST https://[redacted]@host/v1?api_key=[redacted] Authorization: [redacted]'
 """
 
 from __future__ import annotations

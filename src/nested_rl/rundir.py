@@ -1,16 +1,19 @@
 """The run directory: everything a reader may want is a file they can open (docs/run-directory.md names each).
 
 Files appear by atomic rename. The journal is append-only and synced to disk before the side effect it announces; a torn
-last line (kill -9, full disk) is dropped when the run is opened again. One process owns a run at a time.
+last line (kill -9, full disk) is dropped when the run is opened again. One process owns a run at a time. Secrets are taken out
+of everything that is written here, except for the files of accepted jobs: those are what ran, and hold none (see `episode`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
+import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -18,7 +21,7 @@ from typing import IO
 
 import tomli_w
 
-from nested_rl import serialize
+from nested_rl import redact, scratch, serialize
 from nested_rl.errors import RunDirError, RunMismatch, SettingsError
 from nested_rl.types import JSON, Episode, JobResult, Message, Outcome, Score, Task, Transcript, Turn, Validation
 
@@ -35,13 +38,15 @@ def _plainly(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise RunDirError(f"{path}: {error.strerror or error}; nothing that was recorded before is lost") from error
+    except (SettingsError, KeyError, TypeError, ValueError) as error:
+        raise RunDirError(f"{path}: damaged, or written by a newer nested_rl ({error})") from error
 
 
 def write_atomic(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o644) -> None:
-    """Make `path` hold `data`, all or nothing. The temporary name is unique, in the same folder."""
+    """Make `path` hold `data`, all or nothing; with `sync` it is on the disk, under its name, before this returns."""
     with _plainly(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        temporary = scratch.draft(path.parent)
         try:
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(handle, "wb") as file:
@@ -53,6 +58,17 @@ def write_atomic(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o6
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        if sync:
+            sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class Log:
@@ -64,7 +80,7 @@ class Log:
 
     def append(self, row: Mapping[str, JSON], *, sync: bool = False) -> None:
         """One line, written in one call."""
-        line = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        line = (json.dumps(redact.data(row), separators=(",", ":"), allow_nan=False) + "\n").encode()
         with _plainly(self.path):
             if self._file is None:
                 self._mend()
@@ -72,12 +88,14 @@ class Log:
             start = os.fstat(self._file.fileno()).st_size
             try:
                 if self._file.write(line) != len(line):
-                    raise OSError(28, "No space left on device")
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if sync:
                     os.fsync(self._file.fileno())
             except OSError:
-                with contextlib.suppress(OSError):
+                try:
                     self._file.truncate(start)
+                except OSError:
+                    self.close()  # the next line mends the file first
                 raise
 
     def rows(self) -> Iterator[dict[str, JSON]]:
@@ -152,7 +170,7 @@ class RunDir:
         if foreign and not (run.path / "run.toml").is_file():
             raise SettingsError(f"{run.path} is not empty and not a run directory; choose another `out`")
         run.own()
-        asked = json.loads(json.dumps(asked))
+        asked = redact.data(json.loads(json.dumps(asked)))
         try:
             if (run.path / "run.toml").is_file():
                 run._same_experiment(asked, may_change)
@@ -216,7 +234,9 @@ class RunDir:
     def salt(self) -> str:
         """The secret that picks the evaluation items. Never shown, never given to a sandbox."""
         with _plainly(self.path / "secret" / "salt"):
-            return (self.path / "secret" / "salt").read_text(encoding="utf-8").strip()
+            salt = (self.path / "secret" / "salt").read_text(encoding="utf-8").strip()
+        redact.know(salt)
+        return salt
 
     def events(self, *names: str) -> Iterator[dict[str, JSON]]:
         """Journal rows, all or those of some names."""
@@ -253,7 +273,7 @@ class RunDir:
 
     def write_baselines(self, baselines: Baselines) -> None:
         """Record them."""
-        write_atomic(self.path / "baselines.json", serialize.dumps(baselines).encode(), sync=True)
+        write_atomic(self.path / "baselines.json", _json(baselines), sync=True)
 
     def eval_digests(self) -> dict[str, dict[str, str]]:
         """task key → split → digest of the evaluation that the baselines were measured on."""
@@ -276,20 +296,29 @@ class RunDir:
     def write_episode(
         self, episode: Episode, *, files: Mapping[int, Mapping[str, str]], under: str = "episodes"
     ) -> None:
-        """Write an episode, reward.json last: it exists exactly when the episode is whole. `files` by attempt."""
+        """Write an episode, reward.json last: it exists exactly when the episode is whole. `files` by attempt.
+
+        What an earlier try at the same episode has left goes first, so that nothing of it is taken for a part of this one.
+        """
         root = self.episode_dir(episode.group, episode.member, under=under)
-        lines = "".join(serialize.dumps(part) + "\n" for part in episode.transcript.conversation)
-        write_atomic(root / "transcript.jsonl", lines.encode())
+        with _plainly(root):
+            (root / "reward.json").unlink(missing_ok=True)
+            for older in (root / "attempts", root / "jobs"):
+                if older.exists():
+                    shutil.rmtree(older)
+        lines = b"".join(_json(part) + b"\n" for part in episode.transcript.conversation)
+        write_atomic(root / "transcript.jsonl", lines)
         for attempt, validation in enumerate(episode.validations, 1):
             folder = root / "attempts" / str(attempt)
-            write_atomic(folder / "validation.json", serialize.dumps(validation).encode())
+            write_atomic(folder / "validation.json", _json(validation))
             for name, text in files.get(attempt, {}).items():
-                write_atomic(_inside(folder / "files", name), text.encode())
-        if episode.result is not None:
-            for name, text in files.get(len(episode.validations), {}).items():
-                write_atomic(_inside(root / "jobs" / "1" / "job", name), text.encode())
-            write_atomic(root / "jobs" / "1" / "result.json", serialize.dumps(episode.result).encode())
-        write_atomic(root / "reward.json", json.dumps(_summary(episode), allow_nan=False).encode(), sync=True)
+                write_atomic(_inside(folder / "files", redact.known(name)), redact.known(text).encode())
+        for number, job in enumerate(episode.jobs, 1):
+            folder = root / "jobs" / str(number)
+            for name, text in files.get(job.attempt, {}).items():
+                write_atomic(_inside(folder / "job", name), text.encode())
+            write_atomic(folder / "result.json", _json(job.result))
+        write_atomic(root / "reward.json", _json(_summary(episode)), sync=True)
 
     def read_episode(self, group: int, member: int, *, under: str = "episodes") -> Episode | None:
         """A whole episode, or None if it was never finished."""
@@ -307,11 +336,14 @@ class RunDir:
     def evals(self) -> dict[str, dict[str, JSON]]:
         """Reports of the evaluations done so far, by name."""
         found = sorted((self.path / "evals").glob("*/report.json"))
-        return {path.parent.name: json.loads(path.read_bytes()) for path in found}
+        with _plainly(self.path / "evals"):
+            return {path.parent.name: json.loads(path.read_bytes()) for path in found}
 
     def write_eval(self, name: str, report: Mapping[str, JSON]) -> None:
         """Record one evaluation."""
-        write_atomic(self.path / "evals" / name / "report.json", json.dumps(report, indent=1).encode(), sync=True)
+        write_atomic(
+            self.path / "evals" / name / "report.json", json.dumps(redact.data(report), indent=1).encode(), sync=True
+        )
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -320,6 +352,11 @@ def _inside(folder: Path, name: str) -> Path:
     if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
         raise SettingsError(f"{name!r} is no name for a file of a job")
     return folder / path
+
+
+def _json(value: object) -> bytes:
+    """One line of JSON without secrets."""
+    return json.dumps(redact.data(serialize.to_json(value)), allow_nan=False).encode()
 
 
 def _without_none(value: JSON) -> JSON:
@@ -341,6 +378,7 @@ def _summary(episode: Episode) -> dict[str, JSON]:
         "parts": dict(episode.parts),
         "masked": episode.masked,
         "job_key": episode.job_key,
+        "jobs": [{"attempt": job.attempt, "key": job.key, "chosen": job.chosen} for job in episode.jobs],
         "agent_s": episode.agent_s,
         "agent_usd": episode.agent_usd,
         "transcript": {
@@ -351,25 +389,36 @@ def _summary(episode: Episode) -> dict[str, JSON]:
     }
 
 
+def _jobs(row: Mapping[str, JSON], attempts: int, root: Path) -> list[dict[str, JSON]]:
+    """What is told of each job. An episode that an earlier version wrote has at most one, of the last attempt."""
+    if "jobs" in row:
+        return list(row["jobs"])
+    one = (root / "jobs" / "1" / "result.json").exists()
+    return [{"attempt": attempts, "key": row["job_key"], "chosen": True}] if one else []
+
+
 def _read_episode(root: Path) -> Episode | None:
     path = root / "reward.json"
     if not path.is_file():
         return None
-    with _plainly(path):
+    with _plainly(root):
         row = json.loads(path.read_bytes())
         lines = (root / "transcript.jsonl").read_bytes().splitlines()
         attempts = sorted((root / "attempts").glob("*/validation.json"), key=lambda p: int(p.parent.name))
         validations = tuple(serialize.loads(p.read_bytes(), Validation) for p in attempts)
-        result_path = root / "jobs" / "1" / "result.json"
-        result = serialize.loads(result_path.read_bytes(), JobResult) if result_path.exists() else None
-    conversation = tuple(serialize.loads(line, Message | Turn) for line in lines)
-    return Episode(
-        **{k: row[k] for k in ("group", "member", "version", "reward", "parts", "masked", "job_key")},
-        agent_s=row["agent_s"],
-        agent_usd=row["agent_usd"],
-        task=serialize.from_json(row["task"], Task),
-        transcript=Transcript(conversation=conversation, **row["transcript"]),
-        outcome=serialize.from_json(row["outcome"], Outcome),
-        validations=validations,
-        result=result,
-    )
+        jobs = tuple(
+            Submitted(result=serialize.loads((root / "jobs" / str(n) / "result.json").read_bytes(), JobResult), **about)
+            for n, about in enumerate(_jobs(row, len(validations), root), 1)
+        )
+        conversation = tuple(serialize.loads(line, Message | Turn) for line in lines)
+        return Episode(
+            **{k: row[k] for k in ("group", "member", "version", "reward", "parts", "masked", "job_key")},
+            agent_s=row["agent_s"],
+            agent_usd=row["agent_usd"],
+            task=serialize.from_json(row["task"], Task),
+            transcript=Transcript(conversation=conversation, **row["transcript"]),
+            outcome=serialize.from_json(row["outcome"], Outcome),
+            validations=validations,
+            result=next((job.result for job in jobs if job.chosen), None),
+        jobs=jobs,
+        )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-from nested_rl import __version__, sync
+from nested_rl import __version__, redact, sync
 from nested_rl.cli import doctor, evaluating, exporting, jobs, models, replaying, reporting, running, tasks, watching
 from nested_rl.errors import NestedRLError, SettingsError
 
@@ -48,6 +49,8 @@ for _place, _name in enumerate(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    for handler in logging.getLogger().handlers:  # records of other packages too
+        handler.addFilter(redact.FILTER)
     try:
         code = app(
             sys.argv[1:] if argv is None else list(argv),
@@ -70,9 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         nobody_reads()  # or Python would complain once more while it shuts down
         return 1
+    except Exception:  # noqa: BLE001  a bug, of ours or of a part of yours: all that is known of it, without secrets
+        print(redact.text(traceback.format_exc()), file=sys.stderr, end="")
+        return 1
     return code if isinstance(code, int) else 0
 
 
 def _say(sentence: str, code: int) -> int:
-    print(f"nested-rl: {sentence}", file=sys.stderr)
+    print(redact.text(f"nested-rl: {sentence}"), file=sys.stderr)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from nested_rl import redact
 from nested_rl.errors import UnknownName
 from nested_rl.harness.words import Words
 from nested_rl.harness.workspace import Workspace, WorkspaceError
@@ -65,7 +66,10 @@ class Toolbox:
         self._max_attempts = max_attempts
 
     async def use(self, call: ToolCall) -> str:
-        """Do what was asked; the reply is what the agent reads. Faults of ours (disk, queue) are raised."""
+        """Do what was asked; the reply is what the agent reads, and holds no secret. Faults of ours (disk, queue) are raised."""
+        return redact.known(await self._reply(call))
+
+    async def _reply(self, call: ToolCall) -> str:
         wrong = _wrong(call)
         if wrong:
             return self._words.bad_call(wrong)

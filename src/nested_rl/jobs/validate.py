@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import time
 from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
+from nested_rl import redact
 from nested_rl.interfaces import TaskFamily
 from nested_rl.jobs.check import check
 from nested_rl.jobs.folder import CODE, JobConfig, parse
@@ -19,7 +19,7 @@ from nested_rl.jobs.sandbox import Limits, Zygote
 from nested_rl.jobs.surface import Surface
 from nested_rl.types import Draft, Problem, Validation
 
-log = logging.getLogger(__name__)
+log = redact.logger(__name__)
 
 
 async def validate(

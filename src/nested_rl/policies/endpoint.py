@@ -21,6 +21,7 @@ import httpx
 from attrs import define, field
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from nested_rl import redact
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import NestedRLError, SettingsError
 from nested_rl.types import JSON
@@ -216,6 +217,7 @@ class Endpoint:
             raise MissingKey(
                 f"the environment variable {self.key_env} does not hold a key: it has spaces or odd characters"
             )
+        redact.know(key)
         return key
 
     def _clean(self, text: str) -> str:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from nested_rl import process
+from nested_rl import process, redact
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import LeaseLost, SettingsError
 from nested_rl.interfaces import JobQueue
 from nested_rl.queues.memory import given_up
 from nested_rl.queues.sqlite_file import SqliteFile
-from nested_rl.serialize import dumps, loads
+from nested_rl.serialize import loads, to_json
 from nested_rl.types import Job, JobResult, JobSpec, JobState, Task
 from nested_rl.waiting import within
 
@@ -65,7 +66,7 @@ class SqliteQueue(JobQueue):
             return int(self._file.db.execute("SELECT count(*) FROM late").fetchone()[0])
 
     async def put(self, spec: JobSpec, *, key: str) -> Job:
-        text = dumps(spec)
+        text = _text(spec)
         with self._file.writing():
             row = self._find("key = ?", key)
             if row is None:
@@ -109,7 +110,7 @@ class SqliteQueue(JobQueue):
             self._set(row, expires_s=self._clock.monotonic() + ttl_s, ttl_s=ttl_s)
 
     async def finish(self, job: Job, result: JobResult) -> Job:
-        text = dumps(result)
+        text = _text(result)
         with self._file.writing():
             row = self._held(job)
             if row is not None:
@@ -176,14 +177,14 @@ class SqliteQueue(JobQueue):
             return self._find("state = 'queued' LIMIT 1") is not None or bool(self._run_out())
 
     def _give_back(self, row: sqlite3.Row, error: str, *, counts: bool = True) -> None:
-        error = error or row["error"]
+        error = redact.text(error) or row["error"]
         if counts and row["tries"] >= self._max_deliveries:
             self._end(row, given_up(row["delivery"], row["tries"], error))
         else:
             self._set(row, state=JobState.QUEUED, owner="", error=error, tries=row["tries"] - (not counts))
 
     def _end(self, row: sqlite3.Row, result: JobResult) -> None:
-        self._set(row, state=JobState.DONE, result=dumps(result), done_at=self._clock.now())
+        self._set(row, state=JobState.DONE, result=_text(result), done_at=self._clock.now())
         if waiting := self._done.pop(str(row["seq"]), None):
             waiting.set()
 
@@ -205,6 +206,14 @@ class SqliteQueue(JobQueue):
     def _set(self, row: sqlite3.Row, **values: object) -> None:
         names = ", ".join(f"{name} = ?" for name in values)
         self._file.db.execute(f"UPDATE jobs SET {names} WHERE seq = ?", (*values.values(), row["seq"]))  # noqa: S608  constants
+
+
+def _text(value: JobSpec | JobResult) -> str:
+    """JSON without secrets, but for a job's files: they are what runs, and what its digest is of."""
+    plain = to_json(value)
+    return json.dumps(
+        {key: data if key == "files" else redact.data(data) for key, data in plain.items()}, allow_nan=False
+    )
 
 
 def _job(row: sqlite3.Row) -> Job:

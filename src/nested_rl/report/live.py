@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import math
 import os
 import sys
@@ -21,10 +20,11 @@ from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
+from nested_rl import redact
 from nested_rl.report.phrases import duration, money, number, percent, sparkline
 from nested_rl.types import Metrics
 
-log = logging.getLogger(__name__)
+log = redact.logger(__name__)
 
 P = ParamSpec("P")
 Mode: TypeAlias = Literal["auto", "table", "lines", "quiet"]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nested_rl import redact
 from nested_rl.report import digest as digests
 from nested_rl.report import pictures
 from nested_rl.report.digest import Digest
@@ -66,7 +67,7 @@ def render(run: RunDir) -> str:
 
 def summary(run: RunDir) -> str:
     """One paragraph: what was learned, what it took, where to read more."""
-    return " ".join([*sentences(digests.read(run)), f"Report: {run.path / 'report.html'}"])
+    return redact.text(" ".join([*sentences(digests.read(run)), f"Report: {run.path / 'report.html'}"]))
 
 
 def sentences(digest: Digest) -> list[str]:
@@ -155,6 +156,11 @@ def _spelled(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
+def _clean(value: Any) -> Any:
+    """What is put into the page holds no secret; pictures and highlighted code are made of clean text already."""
+    return redact.text(value) if type(value) is str else value
+
+
 @functools.cache
 def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -165,6 +171,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_clean,
         trim_blocks=True,
         lstrip_blocks=True,
     )

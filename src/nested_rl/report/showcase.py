@@ -10,6 +10,7 @@ from pathlib import Path
 from attrs import frozen
 from markupsafe import Markup
 
+from nested_rl import redact
 from nested_rl.report import charts
 from nested_rl.rundir import RunDir
 from nested_rl.types import Episode, Problem, Score, Validation
@@ -109,7 +110,7 @@ def _read(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         return {}
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-    return {str(path.relative_to(folder)): path.read_bytes().decode("utf-8", "replace") for path in found}
+    return {str(path.relative_to(folder)): redact.text(path.read_bytes().decode("utf-8", "replace")) for path in found}
 
 
 def highlighted(text: str, name: str) -> Markup:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, Full, Queue
 from typing import TypeAlias
 
+from nested_rl import redact, serialize
 from nested_rl.interfaces import Tracker
 from nested_rl.types import Episode, Metrics
 
-log = logging.getLogger(__name__)
+log = redact.logger(__name__)
 
 _Call: TypeAlias = Callable[[Tracker], None]
 
 
 def guarded(trackers: Sequence[Tracker], *, queue_size: int = 1000, close_timeout_s: float = 10.0) -> Guarded:
-    """All trackers as one that returns at once and never raises.
+    """All trackers as one that returns at once and never raises. What they get holds no secrets.
 
     Each tracker works on a thread of its own, fed by a queue of `queue_size` calls; what does not fit is dropped and
     counted. `close` waits at most `close_timeout_s` seconds for all of them together.
@@ -43,14 +44,21 @@ class Guarded(Tracker):
         """Calls in which a tracker raised, by tracker; only non-zero ones."""
         return {side.name: side.failed for side in self._sides if side.failed}
 
+    @property
+    def trouble(self) -> str:
+        """What went wrong so far, in a sentence; empty when nothing did."""
+        told = [(self.failed, "calls of {} failed"), (self.dropped, "calls of {} were dropped")]
+        return "; ".join(f"{n} {what.format(name)}" for counts, what in told for name, n in counts.items())
+
     def metrics(self, step: int, values: Metrics) -> None:
-        row = dict(values)  # the loop may go on writing into its own
+        row = redact.data(dict(values))  # a copy: the loop may go on writing into its own
         for side in self._sides:
             side.send(lambda tracker: tracker.metrics(step, row))
 
     def episode(self, step: int, episode: Episode) -> None:
+        clean = functools.cache(lambda: _clean(episode))
         for side in self._sides:
-            side.send(lambda tracker: tracker.episode(step, episode))
+            side.send(lambda tracker: tracker.episode(step, clean()))
 
     def close(self) -> None:
         deadline = time.monotonic() + self._close_timeout_s
@@ -58,6 +66,12 @@ class Guarded(Tracker):
             side.end()
         for side in self._sides:
             side.join(max(0.0, deadline - time.monotonic()))
+
+
+def _clean(episode: Episode) -> Episode:
+    plain = serialize.to_json(episode)
+    clean = redact.data(plain)
+    return episode if clean is plain else serialize.from_json(clean, Episode)
 
 
 class _Side:
