@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import define, field, frozen
 
-from nested_rl import rewards
+from nested_rl import redact, rewards
 from nested_rl.clock import Clock
 from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, SupervisionError
 from nested_rl.interfaces import AgentHarness, Desk, InnerTrainer, JobQueue, Policy, RewardFn
@@ -24,6 +24,7 @@ from nested_rl.types import (
     JobSpec,
     JobState,
     Outcome,
+    Problem,
     Score,
     Task,
     Transcript,
@@ -97,7 +98,7 @@ class EpisodeDesk(Desk):
         files = dict(files)
         draft = Draft(task=self.task, files=files)
         known = f"{digest(files)}:{self.task.family}:{self.task.difficulty}"
-        validation = self._parts.valid.get(known) or await self._parts.inner.validate(draft)
+        validation = _secret(files) or self._parts.valid.get(known) or await self._parts.inner.validate(draft)
         if validation.ok:
             self._parts.valid[known] = validation
         self.validations.append(validation)
@@ -135,6 +136,21 @@ class EpisodeDesk(Desk):
         return job.result
 
 
+def _secret(files: Mapping[str, str]) -> Validation | None:
+    """A job that holds a secret of this computer is refused: what was accepted is hashed, runs and is kept as it is."""
+    found = next((name for name, text in files.items() if redact.holds(text) or redact.holds(name)), None)
+    if found is None:
+        return None
+    problem = Problem(
+        code="files.secret",
+        where=redact.known(found),
+        message="this file holds a key or password of the computer that runs the experiment",
+        hint="take it out",
+        brief="a file holds a secret",
+    )
+    return Validation(ok=False, problems=(problem,))
+
+
 @frozen(kw_only=True)
 class Told:
     """One finished episode and the files of its attempts."""
@@ -168,7 +184,7 @@ async def run_episode(
     except (RewardError, BudgetExceeded, SupervisionError):
         raise
     except Exception as error:  # noqa: BLE001  third-party policies raise anything; the episode is masked and says why
-        fault = f"{type(error).__name__}: {error}"
+        fault = redact.text(f"{type(error).__name__}: {error}")
         transcript = Transcript(conversation=(), end="infra")
     finally:
         leave()

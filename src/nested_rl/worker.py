@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from attrs import define
 
+from nested_rl import redact
 from nested_rl.clock import Clock
 from nested_rl.errors import AgentFault, InfraFault, LeaseLost, SupervisionError
 from nested_rl.interfaces import ComputeBackend, InnerTrainer, JobQueue, Machine, Scorer
 from nested_rl.types import JSON, Checkpoint, EvalSet, Job, JobResult, JobSpec, Score
 from nested_rl.waiting import Overdue, uninterrupted, within
 
-log = logging.getLogger(__name__)
+log = redact.logger(__name__)
 T = TypeVar("T")
 OnEvent: TypeAlias = Callable[[str, Mapping[str, JSON]], None]
 
@@ -80,7 +80,7 @@ class Delivery:
         try:
             checkpoint = await self._train(machine)
         except AgentFault as fault:
-            return self._result(fault="agent", error=str(fault)[:ERROR_CHARS])
+            return self._result(fault="agent", error=redact.text(str(fault))[:ERROR_CHARS])
         post = await self._score(checkpoint, items, machine)
         nano = self.job.spec.scale == "nano"
         return self._result(
@@ -88,7 +88,7 @@ class Delivery:
             cost=checkpoint.work if nano else self.train_s,
             cost_limit=checkpoint.work_limit if nano else self._train_limit_s,
             curve=checkpoint.curve,
-            log=checkpoint.log,
+            log=redact.text(checkpoint.log),
         )
 
     @property
@@ -271,8 +271,8 @@ def scoring_seed(spec: JobSpec) -> int:
 
 
 def told(error: BaseException | None) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+    """An exception in one line, without secrets."""
+    return redact.text(f"{type(error).__name__}: {error}")[:ERROR_CHARS]
 
 
 async def _stopped(*tasks: asyncio.Future[Any]) -> None:
