@@ -294,7 +294,7 @@ async def test_the_desk_may_bring_its_folder_and_a_temporary_one_is_removed(tmp_
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     await run(Script(WRITE[0]), max_turns=1)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "tmp").glob("*/desks/*")) == []
 
 
 async def test_a_link_in_the_folder_is_refused_and_does_not_cost_an_attempt(tmp_path):

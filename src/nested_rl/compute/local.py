@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from nested_rl import process
+from nested_rl import scratch
 from nested_rl.compute import orphans
 from nested_rl.compute.child import Child
 from nested_rl.compute.rooted import Root
@@ -165,6 +164,7 @@ class Orphans:
     def close(self) -> None:
         """Let it do its work now, and wait for it."""
         assert self._process.stdin is not None
+        self._tell(".\n")
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._process.wait()
@@ -280,15 +280,11 @@ def _cores() -> int:
 
 def _own_folder() -> Path:
     """A new folder that tells whose it is. Those of controllers that no longer run are cleared away first."""
-    common = Path(tempfile.gettempdir()) / f"nested_rl-{os.getuid()}"
-    common.mkdir(mode=0o700, exist_ok=True)
-    status = common.lstat()
-    if status.st_uid != os.getuid() or not common.is_dir() or common.is_symlink():
-        raise SettingsError(f"{common} is not a folder of this user; remove it, or set TMPDIR to a place of your own")
+    common = scratch.home()
     for old in common.iterdir():
-        if not process.alive(old.name.rpartition("-")[0]):
+        if scratch.left_behind(old.name):
             orphans.end(str(old))
             orphans.remove(old)
-    own = common / f"{process.identity()}-{secrets.token_hex(4)}"
+    own = common / scratch.named()
     own.mkdir(mode=0o700)
     return own

@@ -2,7 +2,7 @@
 
 Started once by LocalCompute, in a session of its own, with a pipe that only the controller holds. When the pipe closes, for
 whatever reason (kill -9 included), it kills every process group it was told of and every process that carries the mark, removes
-the folder, and ends. This was chosen over PR_SET_PDEATHSIG, which reaches children but not their children, follows the thread
+the folder and the controller's other ones (see scratch.py), and ends. This was chosen over PR_SET_PDEATHSIG, which reaches children but not their children, follows the thread
 and not the process that started them, and needs a preexec_fn, which is unsafe in a program with threads.
 """
 
@@ -93,9 +93,9 @@ def _kill(how: Callable[[int, int], None], number: int) -> bool:
 
 
 def main() -> None:
-    """Keep book of the groups (`+12`, `-12`) until the controller is gone; then end them."""
+    """Keep book of the groups (`+12`, `-12`) until the controller is gone, or lets go of its machines (`.`); then end them."""
     mark = sys.argv[1]
-    controller, groups, rest = os.getppid(), set[int](), b""
+    controller, groups, rest, killed = os.getppid(), set[int](), b"", True
     while os.getppid() == controller:
         # A forked copy of the controller may hold the pipe open: its parent is looked at too.
         if not select.select([0], [], [], 1.0)[0]:
@@ -105,9 +105,15 @@ def main() -> None:
             break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
+            if line == b".":
+                killed = False
+                continue
             (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
     end(mark, groups)
     remove(Path(mark))
+    if killed:
+        for other in Path(mark).parent.glob(f"*/{Path(mark).name.rpartition('-')[0]}-*"):
+            remove(other)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Final
 
 from attrs import field, frozen, validators
 
+from nested_rl import scratch
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.harness.tools import README, SCHEMAS, Toolbox
 from nested_rl.harness.words import BriefWords, FullWords
@@ -36,13 +36,16 @@ class ToolHarness(AgentHarness):
     """The tool-using agent.
 
     `max_turns` bounds the sampled turns, `max_tokens` the sampled tokens of an episode, `turn_tokens` those of one turn,
-    `max_attempts` the submissions, `deadline_s` the time on `clock` after which no turn is started.
+    `max_attempts` the submissions of one job, `deadline_s` the time on `clock` after which no turn is started (waiting for
+    jobs does not count). `max_jobs` above 1 lets the agent go on after a job was accepted: it waits, is told the job's score
+    on the dev split, and may hand in another. The episode is scored by the job that did best on dev.
     """
 
     max_turns: int = field(default=14, validator=_AT_LEAST_ONE)
     max_tokens: int = field(default=32_768, validator=_AT_LEAST_ONE)
     turn_tokens: int = field(default=8_192, validator=_AT_LEAST_ONE)
     max_attempts: int = field(default=3, validator=_AT_LEAST_ONE)
+    max_jobs: int = field(default=1, validator=_AT_LEAST_ONE)
     deadline_s: float | None = None
     limits: Limits = field(default=Limits())
     system: str = field(default=SYSTEM, repr=False)
@@ -144,5 +147,5 @@ def _folder(desk: Desk) -> Iterator[Path]:
         own.mkdir(parents=True, exist_ok=True)
         yield own
         return
-    with tempfile.TemporaryDirectory(prefix="nested-rl-") as folder:
-        yield Path(folder)
+    with scratch.desk() as folder:
+        yield folder
