@@ -14,10 +14,12 @@ Dialect: TypeAlias = Literal["plain", "native"]
 class Package:
     """A job's environment as an installable verifiers package.
 
-    `taskset` is the id that prime-rl loads it by, `files` its text by path inside the package's folder.
+    `taskset` is the id that prime-rl loads it by, `files` its text by path inside the package's folder. `harness` is the id of
+    the harness that runs its rollouts; empty: the package exports one itself, and the taskset's id finds it.
     """
 
     taskset: str
+    harness: str = ""
     dialect: Dialect
     files: Mapping[str, str] = field(repr=False)
 
