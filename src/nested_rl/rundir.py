@@ -1,7 +1,8 @@
 """The run directory: everything a reader may want is a file they can open (docs/run-directory.md names each).
 
 Files appear by atomic rename. The journal is append-only and synced to disk before the side effect it announces; a torn
-last line (kill -9, full disk) is dropped when the run is opened again. One process owns a run at a time. Secrets are taken out
+last line (kill -9, full disk) is dropped when the run is opened again, and so is what a killed process was still writing. One
+process owns a run at a time. Secrets are taken out
 of everything that is written here, except for the files of accepted jobs: those are what ran, and hold none (see `episode`).
 """
 
@@ -23,7 +24,19 @@ import tomli_w
 
 from nested_rl import redact, scratch, serialize
 from nested_rl.errors import RunDirError, RunMismatch, SettingsError
-from nested_rl.types import JSON, Episode, JobResult, Message, Outcome, Score, Task, Transcript, Turn, Validation
+from nested_rl.types import (
+    JSON,
+    Episode,
+    JobResult,
+    Message,
+    Outcome,
+    Score,
+    Submitted,
+    Task,
+    Transcript,
+    Turn,
+    Validation,
+)
 
 Baselines = Mapping[str, Mapping[str, Mapping[str, Score]]]
 """task key → split ("hidden" or "dev") → base → score."""
@@ -170,6 +183,7 @@ class RunDir:
         if foreign and not (run.path / "run.toml").is_file():
             raise SettingsError(f"{run.path} is not empty and not a run directory; choose another `out`")
         run.own()
+        scratch.sweep(run.path)
         asked = redact.data(json.loads(json.dumps(asked)))
         try:
             if (run.path / "run.toml").is_file():
@@ -313,7 +327,7 @@ class RunDir:
             write_atomic(folder / "validation.json", _json(validation))
             for name, text in files.get(attempt, {}).items():
                 write_atomic(_inside(folder / "files", redact.known(name)), redact.known(text).encode())
-        for number, job in enumerate(episode.jobs, 1):
+        for number, job in enumerate(_submitted(episode), 1):
             folder = root / "jobs" / str(number)
             for name, text in files.get(job.attempt, {}).items():
                 write_atomic(_inside(folder / "job", name), text.encode())
@@ -378,7 +392,7 @@ def _summary(episode: Episode) -> dict[str, JSON]:
         "parts": dict(episode.parts),
         "masked": episode.masked,
         "job_key": episode.job_key,
-        "jobs": [{"attempt": job.attempt, "key": job.key, "chosen": job.chosen} for job in episode.jobs],
+        "jobs": [{"attempt": job.attempt, "key": job.key, "chosen": job.chosen} for job in _submitted(episode)],
         "agent_s": episode.agent_s,
         "agent_usd": episode.agent_usd,
         "transcript": {
@@ -387,6 +401,13 @@ def _summary(episode: Episode) -> dict[str, JSON]:
             "asked_baselines": episode.transcript.asked_baselines,
         },
     }
+
+
+def _submitted(episode: Episode) -> tuple[Submitted, ...]:
+    """Its jobs; an episode of another's making may tell its one result only."""
+    if episode.jobs or episode.result is None:
+        return episode.jobs
+    return (Submitted(attempt=len(episode.validations), key=episode.job_key, result=episode.result),)
 
 
 def _jobs(row: Mapping[str, JSON], attempts: int, root: Path) -> list[dict[str, JSON]]:
@@ -420,5 +441,5 @@ def _read_episode(root: Path) -> Episode | None:
             outcome=serialize.from_json(row["outcome"], Outcome),
             validations=validations,
             result=next((job.result for job in jobs if job.chosen), None),
-        jobs=jobs,
+            jobs=jobs,
         )

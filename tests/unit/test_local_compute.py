@@ -81,8 +81,9 @@ async def test_nothing_survives_a_killed_controller(temporary, how):
 
 async def test_what_leaves_its_group_ends_with_the_lease(compute):
     async with compute.machine(Need()) as machine:
-        program = await machine.start(["sh", "-c", "setsid sleep 300 & echo $!"])
+        program = await machine.start(["sh", "-c", "setsid sh -c 'echo $$; exec sleep 300' & read _"])
         pid = int(await program.readline())
+        await program.write(b"\n")
         await program.wait()
         assert runs(pid)
     assert not runs(pid)
