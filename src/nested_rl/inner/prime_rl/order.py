@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from attrs import field, frozen
 
 Dialect: TypeAlias = Literal["plain", "native"]
+
+RUN_FOLDER: Final = "outputs/job"
+"""Where prime-rl writes everything, below its working directory: the TOML's `output_dir` and `run.name`."""
 
 
 @frozen(kw_only=True)
