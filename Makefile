@@ -41,7 +41,7 @@ test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	.venvs/$*/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	.venvs/$*/bin/python -m pip install --quiet -r $<
 	.venvs/$*/bin/python -m pip install --quiet -e . --group test
-	# vLLM drags in a torchvision that is built for GPUs and fails beside a torch for CPUs; text models do not need it
+# vLLM drags in a torchvision that is built for GPUs and fails beside a torch for CPUs; text models do not need it
 	$(if $(filter vllm,$*),.venvs/$*/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec)
 	@touch $@
 .PRECIOUS: .venvs/%/.installed
