@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -21,8 +21,6 @@ from nested_rl.types import Problem
 JOB = "job.toml"
 CODE = "environment.py"
 DATA = "data/"
-PACKAGE = "env/"
-"""A full-scale job may bring an environment package of its own below this folder, in place of environment.py."""
 _MANY = 8
 """More problems than this are not told; an agent that made them starts again."""
 
@@ -86,13 +84,19 @@ def parse(files: Mapping[str, str], surface: Surface) -> tuple[JobConfig | None,
 
 
 def _files(files: Mapping[str, str], rules: FileRules) -> Iterator[Problem]:
-    package = [name for name in files if rules.package_files and _in_package(name)]
-    data = [name for name in files if rules.data_files and _is_data(name)]
-    yield from _which(files, package, data, rules)
-    room, code_room = rules.data_bytes, rules.code_bytes
+    for name, hint in ((JOB, "say which base to train and how"), (CODE, "define examples and reward in it")):
+        if name not in files:
+            yield problem("files.missing", name, f"there is no {name}", hint, name=name)
+    data = [name for name in files if _is_data(name)]
+    if len(data) > rules.data_files > 0:
+        yield problem(
+            "files.count", DATA, f"{len(data)} data files; at most {rules.data_files} are allowed", "join them"
+        )
+    room = rules.data_bytes
     for name, text in sorted(files.items()):
-        if name not in (JOB, CODE, *package, *data):
-            yield problem("files.unknown", plain(name), "this file is not part of a job", _allowed(rules), name=name)
+        if name not in (JOB, CODE) and not (rules.data_files and name in data):
+            allowed = f"a job is {JOB}, {CODE}" + (" and data/NAME.jsonl" if rules.data_files else "")
+            yield problem("files.unknown", plain(name), "this file is not part of a job", allowed, name=name)
             continue
         try:
             size = len(text.encode())
@@ -101,50 +105,10 @@ def _files(files: Mapping[str, str], rules: FileRules) -> Iterator[Problem]:
         if size < 0 or "\0" in text:
             yield problem("files.text", name, "not UTF-8 text", "write plain text", name=name)
             continue
-        most = rules.job_bytes if name == JOB else room if name in data else code_room
+        most = {JOB: rules.job_bytes, CODE: rules.code_bytes}.get(name, room)
         if size > most:
             yield problem("files.size", name, f"{size} bytes; at most {most} are allowed", "make it smaller", name=name)
         room -= size if name in data else 0
-        code_room -= size if name in package else 0
-
-
-def _which(
-    files: Mapping[str, str], package: Sequence[str], data: Sequence[str], rules: FileRules
-) -> Iterator[Problem]:
-    """What is missing, what is there twice, what is too many."""
-    wanted = {JOB: "say which base to train and how", CODE: "define examples and reward in it"}
-    for name, hint in wanted.items():
-        if name not in files and not (name == CODE and package):
-            yield problem("files.missing", name, f"there is no {name}", hint, name=name)
-    if package and CODE in files:
-        message = f"there is both {CODE} and a package below {PACKAGE}"
-        yield problem("files.unknown", CODE, message, "keep one of them", name=CODE)
-    if len(data) > rules.data_files > 0:
-        message = f"{len(data)} data files; at most {rules.data_files} are allowed"
-        yield problem("files.count", DATA, message, "join them")
-    if len(package) > rules.package_files > 0:
-        message = f"{len(package)} files below {PACKAGE}; at most {rules.package_files} are allowed"
-        yield problem("files.count", PACKAGE, message, "join them")
-
-
-def _allowed(rules: FileRules) -> str:
-    words = f"a job is {JOB}, {CODE}" + (" and data/NAME.jsonl" if rules.data_files else "")
-    return words + (f"; a package below {PACKAGE} may stand in place of {CODE}" if rules.package_files else "")
-
-
-def _in_package(name: str) -> bool:
-    """A module, pyproject.toml or a text file of a package: plain names, at most four deep."""
-    *folders, last = name.removeprefix(PACKAGE).split("/")
-    stem, dot, ending = last.rpartition(".")
-    return (
-        name.startswith(PACKAGE)
-        and len(folders) <= 2
-        and all(
-            part.isascii() and part.replace("-", "_").isidentifier() and len(part) <= 64 for part in (*folders, stem)
-        )
-        and dot == "."
-        and ending in {"py", "toml", "json", "jsonl", "md", "txt"}
-    )
 
 
 def _is_data(name: str) -> bool:

@@ -73,15 +73,10 @@ class Key:
 
 @frozen(kw_only=True)
 class FileRules:
-    """Which files a job may have. Sizes are bytes of UTF-8; `data_files` 0 means no data folder.
-
-    `package_files` is how many files a package of the author's own may have, below env/, in place of environment.py; together
-    they have at most `code_bytes`. 0: there are no packages.
-    """
+    """Which files a job may have. Sizes are bytes of UTF-8; `data_files` 0 means no data folder."""
 
     job_bytes: int = 16_384
     code_bytes: int = 65_536
-    package_files: int = 0
     data_files: int = 0
     data_bytes: int = 4_194_304
 

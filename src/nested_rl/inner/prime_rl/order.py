@@ -17,12 +17,10 @@ RUN_FOLDER: Final = "outputs/job"
 class Package:
     """A job's environment as an installable verifiers package.
 
-    `taskset` is the id that prime-rl loads it by, `files` its text by path inside the package's folder. `harness` is the id of
-    the harness that runs its rollouts; empty: the package exports one itself, and the taskset's id finds it.
+    `taskset` is the id that prime-rl loads it by, `files` its text by path inside the package's folder.
     """
 
     taskset: str
-    harness: str = ""
     dialect: Dialect
     files: Mapping[str, str] = field(repr=False)
 
