@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from nested_rl.clock import SystemClock
-from nested_rl.policies.endpoint import Endpoint, RateLimited
+from nested_rl.endpoint import Endpoint, RateLimited
 
 pytestmark = pytest.mark.cases
 

@@ -5,17 +5,17 @@ from frozen_play import CANARY, ENVIRONMENT, JOB, TASK, Waits
 from openai_server import STALL, Server, answer, fault, made_call
 
 import nested_rl as nrl
+from nested_rl.endpoint import (
+    KeyRefused,
+    NoSuchModel,
+    Unavailable,
+)
 from nested_rl.errors import SettingsError
 from nested_rl.experiment import _named
 from nested_rl.harness.agent import ToolHarness
 from nested_rl.inner.nano import NanoInnerTrainer
 from nested_rl.interfaces import Desk
 from nested_rl.policies import FrozenPolicy
-from nested_rl.policies.endpoint import (
-    KeyRefused,
-    NoSuchModel,
-    Unavailable,
-)
 from nested_rl.rundir import RunDir
 from nested_rl.serialize import dumps, loads
 from nested_rl.types import Draft, Message, Transcript

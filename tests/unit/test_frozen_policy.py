@@ -10,10 +10,7 @@ from frozen_play import ASK, CANARY, Waits, ask, refused
 from openai_server import DROP, STALL, TRICKLE, Server, answer, fault, made_call
 
 from nested_rl.describe import describe
-from nested_rl.errors import SettingsError, UnknownName
-from nested_rl.harness.tools import SCHEMAS
-from nested_rl.policies import FrozenPolicy
-from nested_rl.policies.endpoint import (
+from nested_rl.endpoint import (
     KeyRefused,
     MissingKey,
     NoCredit,
@@ -22,6 +19,9 @@ from nested_rl.policies.endpoint import (
     RequestRefused,
     Unavailable,
 )
+from nested_rl.errors import SettingsError, UnknownName
+from nested_rl.harness.tools import SCHEMAS
+from nested_rl.policies import FrozenPolicy
 from nested_rl.serialize import dumps, loads
 from nested_rl.types import Message, ToolCall, Turn, Usage
 

@@ -9,10 +9,10 @@ from typing import Final
 from attrs import define, field, validators
 
 from nested_rl.clock import Clock, SystemClock
+from nested_rl.endpoint import ContextFull, Endpoint, Unavailable
 from nested_rl.errors import SettingsError
 from nested_rl.interfaces import Policy
 from nested_rl.policies import openai_wire as wire
-from nested_rl.policies.endpoint import ContextFull, Endpoint, Unavailable
 from nested_rl.types import JSON, Conversation, Message, Turn
 
 KEYS: Final[Mapping[str, str]] = {"openrouter.ai": "OPENROUTER_API_KEY"}

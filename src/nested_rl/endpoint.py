@@ -1,7 +1,8 @@
 """One OpenAI-compatible server over HTTP: the key, the retries, the deadlines, and errors that say what to do.
 
 Sampling has no side effects, so what may pass (429, 5xx, a broken or stalled connection) is tried again. The key is read from
-the environment for every request and kept nowhere; it is cut out of everything that a server says.
+the environment for every request and kept nowhere, unless the server is our own and was started with a key made up for it; it is
+cut out of everything that a server says. Proxies are for other computers: what is asked on this one does not leave it.
 """
 
 from __future__ import annotations
@@ -74,10 +75,11 @@ class RateLimited(Unavailable):
 
 @define(eq=False)
 class Endpoint:
-    """A server. `attempt_s` bounds one try, `timeout_s` a request with all its retries and waits."""
+    """A server. `attempt_s` bounds one try, `timeout_s` a request with all its retries and waits. `key` goes before `key_env`."""
 
     base_url: str
     key_env: str
+    key: str = field(default="", kw_only=True, repr=False)
     timeout_s: float = field(kw_only=True)
     attempt_s: float = field(kw_only=True)
     concurrency: int = field(kw_only=True)
@@ -130,7 +132,8 @@ class Endpoint:
             # Reads are bounded by the whole attempt; waiting for a place is bounded by `_slots`.
             timeout = httpx.Timeout(self.attempt_s, connect=min(10.0, self.attempt_s), pool=None)
             limits = httpx.Limits(max_connections=self.concurrency + 1)
-            self._client = httpx.AsyncClient(timeout=timeout, limits=limits)
+            elsewhere = httpx.URL(self.base_url).host not in LOOPBACK
+            self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=elsewhere)
             self._slots = asyncio.Semaphore(self.concurrency)
             self._loop = loop
         return self._client
@@ -205,6 +208,9 @@ class Endpoint:
 
     def _key(self) -> str:
         """The key, from the environment. A server on this computer may need none."""
+        if self.key:
+            redact.know(self.key)
+            return self.key
         if not self.key_env:
             return ""
         key = os.environ.get(self.key_env, "").strip()
