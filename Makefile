@@ -52,8 +52,9 @@ test-tinker: .venvs/tinker/.installed  ## the real tinker client and server; the
 test-vllm: .venvs/vllm/.installed  ## a real vLLM on the CPU
 	.venvs/vllm/bin/python -m pytest -q -m vllm
 
-test-verifiers: .venvs/verifiers/.installed  ## the real verifiers package
+test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## the real verifiers package, in two versions
 	.venvs/verifiers/bin/python -m pytest -q -m verifiers
+	.venvs/verifiers-0.4/bin/python -m pytest -q -m verifiers tests/verifiers
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
 	$(BIN)/ruff format --check .

@@ -16,11 +16,13 @@ Every question has a canonical key, and its bucket, `bucket(family, key)`, decid
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -31,7 +33,7 @@ from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.interfaces import TaskFamily
 from nested_rl.types import Scale
 
-__all__ = ["Card", "ChainFamily", "Level", "Program", "bucket", "load", "names"]
+__all__ = ["Card", "ChainFamily", "Level", "Program", "bucket", "held_out", "load", "names"]
 
 
 def names() -> tuple[str, ...]:
@@ -50,6 +52,22 @@ def load(*families: str | Path, scale: Scale | None = None) -> tuple[TaskFamily,
     inner trainer needs.
     """
     return tuple(_load(_folder(family), scale) for family in families or names())
+
+
+def held_out(families: Sequence[TaskFamily]) -> Callable[[str], bool]:
+    """Whether a prompt is a question that belongs to some family's evaluation.
+
+    One on which a family's key() raises is none: the items themselves were tried before the run began.
+    """
+
+    def asked(prompt: str) -> bool:
+        keys = []
+        for family in families:
+            with contextlib.suppress(Exception):
+                keys.append((family.name, family.key(prompt)))
+        return any(key is not None and bucket(name, key) < 2 for name, key in keys)
+
+    return asked
 
 
 def _folder(family: str | Path) -> Path:

@@ -80,6 +80,11 @@ class Environment:
             self._last_log = os.pread(self._log.fileno(), self._limits.log_bytes, 0).decode("utf-8", "replace")
         return self._last_log
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked again: it has not ended, and nothing has gone so wrong that it was killed."""
+        return self._over is None
+
     def close(self) -> None:
         """Kill it with everything it started, and see it dead."""
         if self._over is None:
