@@ -60,6 +60,10 @@ class Baselines:
         """What a job's checkpoint is scored on."""
         return self.eval_set(spec.task, "hidden")
 
+    def dev_set(self, spec: JobSpec) -> EvalSet:
+        """What its author is told a score on, if he may hand in several."""
+        return self.eval_set(spec.task, "dev")
+
     async def of(self, task: Task) -> Mapping[str, Mapping[str, Score]]:
         """Split → base → score. The first caller measures; the others wait for it.
 

@@ -1,15 +1,18 @@
 """One episode: the desk the agent works at, and the way from a task to a reward.
 
-What the agent can learn here is bounded: untrained scores come from the dev split in two decimals; a submission answers
-only with the problems of its form; the hidden score goes to the reward and nowhere else.
+What the agent can learn here is bounded: untrained scores come from the dev split in two decimals, and so do those of its
+jobs if it may hand in several; a submission answers only with the problems of its form; the hidden score goes to the reward
+and nowhere else, and that of a job which was not chosen stays sealed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from nested_rl import redact, rewards
 from nested_rl.clock import Clock
@@ -19,6 +22,7 @@ from nested_rl.jobs.folder import digest
 from nested_rl.types import (
     Draft,
     Episode,
+    Feedback,
     Job,
     JobResult,
     JobSpec,
@@ -26,6 +30,7 @@ from nested_rl.types import (
     Outcome,
     Problem,
     Score,
+    Submitted,
     Task,
     Transcript,
     Validation,
@@ -63,6 +68,8 @@ class Parts:
     reward: RewardFn
     clock: Clock
     job_seeds: int
+    max_jobs: int = 1
+    """Jobs an episode may hand in. With more than one, each is scored on the dev split too."""
     queued: set[str] = field(factory=set)
     """Keys of jobs that some episode has put in the queue already: the next one reuses the result."""
     valid: dict[str, Validation] = field(factory=dict)
@@ -81,9 +88,10 @@ class EpisodeDesk(Desk):
         self.validations: list[Validation] = []
         self.files: dict[int, Mapping[str, str]] = {}
         self.asked_baselines = False
-        self.job: Job | None = None
-        self.reused = False
+        self.accepted: list[Accepted] = []
         self._place = place
+        self._waited_s = 0.0
+        self._waiting_since: float | None = None
         self._parts = parts
         self._dev = dev
 
@@ -118,22 +126,72 @@ class EpisodeDesk(Desk):
             seed=seed,
             need=self._parts.inner.need(draft),
             timeout_s=getattr(self._parts.inner, "timeout_s", 3600.0),
+            dev=self._parts.max_jobs > 1,
         )
-        key = f"{self.task.family}-k{self.task.difficulty}-{spec.digest[:24]}-s{seed}"
-        self.reused = key in self._parts.queued
-        if not self.reused:
+        key = f"{self.task.family}-k{self.task.difficulty}-{spec.digest[:24]}-s{seed}{'-dev' if spec.dev else ''}"
+        reused = key in self._parts.queued
+        if not reused:
             self._parts.admit(key, spec.timeout_s)
             self._parts.queued.add(key)
-        self.job = await self._parts.queue.put(spec, key=key)
-        if self.job.state is JobState.DONE and not self.reused:
+        job = await self._parts.queue.put(spec, key=key)
+        if job.state is JobState.DONE and not reused:
             self._parts.waive(key)
+        self.accepted.append(Accepted(job=job, attempt=len(self.validations), reused=reused))
 
     async def result(self) -> JobResult:
-        if self.job is None:
+        if not self.accepted:
             raise NestedRLError("no job was accepted, so there is no result to wait for")
-        job = await self._parts.queue.wait(self.job.id)
+        return await self._result(self.accepted[-1])
+
+    async def _result(self, accepted: Accepted) -> JobResult:
+        job = await self._parts.queue.wait(accepted.job.id)
         assert job.result is not None
         return job.result
+
+    async def feedback(self) -> Feedback:
+        self._waiting_since = self._parts.clock.monotonic()
+        try:
+            result = await self.result()
+        finally:
+            self._waited_s, self._waiting_since = self.waited_s, None
+        if result.dev is not None:
+            return Feedback(score=round(result.dev.value, 2))
+        return Feedback(
+            error="it could not be run, which is no fault of yours" if result.fault == "infra" else result.error
+        )
+
+    @property
+    def waited_s(self) -> float:
+        """How long the agent has waited for its jobs, which is not its time."""
+        since = self._waiting_since
+        return self._waited_s + (self._parts.clock.monotonic() - since if since is not None else 0.0)
+
+    async def submitted(self) -> tuple[Submitted, ...]:
+        """Every accepted job with its result, the hidden score of the chosen one opened.
+
+        Chosen is the one that did best on dev, the first of equals; one that failed for reasons of ours only for want of another.
+        """
+        results = [await self._result(accepted) for accepted in self.accepted]
+        ranks = [(result.fault != "infra", result.dev.value if result.dev else -1.0) for result in results]
+        best = ranks.index(max(ranks)) if ranks else 0
+        return tuple(
+            Submitted(
+                attempt=accepted.attempt,
+                key=accepted.job.key,
+                result=result if place == best else evolve(result, post=None),
+                chosen=place == best,
+            )
+            for place, (accepted, result) in enumerate(zip(self.accepted, results, strict=True))
+        )
+
+
+@frozen(kw_only=True)
+class Accepted:
+    """A job in the queue, the attempt that it was (from 1), and whether another episode had put it there already."""
+
+    job: Job
+    attempt: int
+    reused: bool
 
 
 def _secret(files: Mapping[str, str]) -> Validation | None:
@@ -180,17 +238,23 @@ async def run_episode(
     fault = ""
     try:
         work = parts.harness.run(task, policy, desk, seed=derived(place.seed, "agent"))
-        transcript = await within(parts.clock, deadline_s, work)
+        transcript = await within(parts.clock, deadline_s, work, excused_s=lambda: desk.waited_s)
     except (RewardError, BudgetExceeded, SupervisionError):
         raise
+    except asyncio.CancelledError as error:
+        if (here := asyncio.current_task()) is None or here.cancelling():
+            raise
+        fault = f"CancelledError: {error or 'something below the agent cancelled itself'}"
+        transcript = Transcript(conversation=(), end="infra")
     except Exception as error:  # noqa: BLE001  third-party policies raise anything; the episode is masked and says why
         fault = redact.text(f"{type(error).__name__}: {error}")
         transcript = Transcript(conversation=(), end="infra")
     finally:
         leave()
-    agent_s = parts.clock.monotonic() - start_s
-    result = await desk.result() if desk.job is not None and not fault else None
-    outcome = _outcome(task, desk, transcript, result, hidden, fault)
+    agent_s = parts.clock.monotonic() - start_s - desk.waited_s
+    jobs = await desk.submitted() if not fault else ()
+    chosen = next((job for job in jobs if job.chosen), None)
+    outcome = _outcome(task, desk, transcript, jobs, hidden, fault)
     masked = outcome.fault == "infra"
     reward, named = (0.0, {}) if masked else await rewards.evaluate(parts.reward, outcome)
     episode = Episode(
@@ -204,8 +268,9 @@ async def run_episode(
         reward=reward,
         parts=named,
         masked=masked,
-        result=result,
-        job_key=desk.job.key if desk.job else "",
+        result=chosen.result if chosen else None,
+        jobs=jobs,
+        job_key=chosen.key if chosen else next((a.job.key for a in desk.accepted), ""),
         agent_s=agent_s,
         agent_usd=sum(t.usage.usd for t in transcript.turns),
     )
@@ -216,16 +281,21 @@ def _outcome(
     task: Task,
     desk: EpisodeDesk,
     transcript: Transcript,
-    result: JobResult | None,
+    jobs: Sequence[Submitted],
     hidden: Mapping[str, Score],
     fault: str,
 ) -> Outcome:
-    accepted = desk.validations[-1] if desk.validations and desk.validations[-1].ok else None
+    place = next((place for place, job in enumerate(jobs) if job.chosen), 0)
+    chosen = desk.accepted[place] if desk.accepted else None
+    result = jobs[place].result if jobs else None
+    accepted = desk.validations[chosen.attempt - 1] if chosen else None
+    before = desk.accepted[place - 1].attempt if place else 0
     told = next((v.base for v in desk.validations if v.base), None)
     return Outcome(
         task=task,
         valid=accepted is not None,
-        attempts=len(desk.validations),
+        attempts=(chosen.attempt if chosen else len(desk.validations)) - before,
+        jobs=len(desk.accepted),
         base=accepted.base if accepted else None,
         first_base=told,
         advanced=bool(accepted and accepted.advanced),
@@ -235,9 +305,9 @@ def _outcome(
         cost=result.cost if result else 0.0,
         cost_limit=result.cost_limit if result else 0.0,
         seconds=result.seconds if result else 0.0,
-        usd=result.usd if result else 0.0,
+        usd=math.fsum(job.result.usd for job in jobs),
         fault="infra" if fault else (result.fault if result else None),
         error=fault or (result.error if result else ""),
         asked_baselines=desk.asked_baselines or transcript.asked_baselines,
-        reused=desk.reused,
+        reused=chosen.reused if chosen else False,
     )

@@ -21,6 +21,7 @@ from nested_rl.types import (
     Episode,
     EvalSet,
     EvalSplit,
+    Feedback,
     Grade,
     Group,
     Item,
@@ -157,6 +158,10 @@ class Desk(ABC):
     @abstractmethod
     async def result(self) -> JobResult:
         """Wait for the submitted job to be trained and scored."""
+
+    async def feedback(self) -> Feedback:
+        """Wait for the submitted job; how it did on the dev split. Only asked by a harness with `max_jobs` above 1."""
+        return Feedback(error="this desk gives no feedback")
 
     @abstractmethod
     def guide(self, *, brief: bool) -> str:

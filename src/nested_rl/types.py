@@ -248,7 +248,10 @@ class Validation:
 
 @frozen(kw_only=True)
 class JobSpec:
-    """A valid job, frozen: what runs is this copy. `digest` covers job.toml and every file."""
+    """A valid job, frozen: what runs is this copy. `digest` covers job.toml and every file.
+
+    `dev` says that its checkpoint is scored on the dev split too, for an agent that may hand in several.
+    """
 
     task: Task
     files: Mapping[str, str] = field(repr=False)
@@ -258,6 +261,7 @@ class JobSpec:
     seed: int = 0
     need: Need = Need()
     timeout_s: float = 600.0
+    dev: bool = False
 
 
 class JobState(enum.StrEnum):
@@ -291,10 +295,13 @@ class Checkpoint:
 class JobResult:
     """How one job ended. `post` is None when no checkpoint was scored. Infra faults are never finished, but delivered again.
 
+    `dev` is the score on the dev split, for jobs that ask for it. An agent sees it; `post` it never sees.
+
     `cost` and `cost_limit` are in the inner trainer's unit (seconds at full scale, counted work at nano scale).
     """
 
     post: Score | None = None
+    dev: Score | None = None
     fault: Fault | None = None
     error: str = ""
     cost: float = 0.0
@@ -324,6 +331,27 @@ class Job:
 
 
 @frozen(kw_only=True)
+class Submitted:
+    """One job of an episode: which attempt it was (from 1), its key, its result, and whether the episode is scored by it.
+
+    Of a job that was not chosen, `result.post` is None: its hidden score stays sealed.
+    """
+
+    attempt: int
+    key: str
+    result: JobResult
+    chosen: bool = True
+
+
+@frozen(kw_only=True)
+class Feedback:
+    """What an agent that may hand in several jobs is told of one: its dev score in two decimals, or why there is none."""
+
+    score: float | None = None
+    error: str = ""
+
+
+@frozen(kw_only=True)
 class Completed:
     """A finished command on a machine. Output is decoded with replacement; log trouble never changes a verdict."""
 
@@ -339,7 +367,8 @@ class Completed:
 class Outcome:
     """Everything a RewardFn may look at.
 
-    `attempts` is how many submissions were made; `valid` whether one was accepted; `baselines` the untrained bases'
+    `attempts` is how many submissions the job took; `valid` whether one was accepted; `jobs` how many jobs were run (more than
+    one only with `max_jobs`: all else is of the one that did best on dev, `usd` of all together); `baselines` the untrained bases'
     hidden scores; `post` the trained checkpoint's, on the same items. `cost / cost_limit` is the share of its allowance
     that the job used. `usd` and `seconds` are the job's.
     """
@@ -347,6 +376,7 @@ class Outcome:
     task: Task
     valid: bool = False
     attempts: int = 0
+    jobs: int = 0
     base: str | None = None
     first_base: str | None = None
     advanced: bool = False
@@ -386,7 +416,10 @@ class Outcome:
 
 @frozen(kw_only=True)
 class Episode:
-    """One member of a group: task → transcript → job → reward. A masked episode never enters a group's mean."""
+    """One member of a group: task → transcript → job → reward. A masked episode never enters a group's mean.
+
+    `result` and `job_key` are of the job that the reward is for, which is one of `jobs`.
+    """
 
     group: int
     member: int
@@ -399,6 +432,7 @@ class Episode:
     parts: Metrics = field(factory=dict)
     masked: bool = False
     result: JobResult | None = field(default=None, repr=False)
+    jobs: tuple[Submitted, ...] = field(default=(), repr=False)
     job_key: str = ""
     agent_s: float = 0.0
     agent_usd: float = 0.0

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from nested_rl.clock import Clock
 
 T = TypeVar("T")
+AT_LEAST_S = 0.5
+"""A deadline that was put off is looked at again after this time, or later."""
 
 
 class Overdue(TimeoutError):
     """A deadline of `within` passed: not to be taken for a time-out that the work itself raised."""
 
 
-async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+async def within(
+    clock: Clock, seconds: float, work: Coroutine[Any, Any, T], *, excused_s: Callable[[], float] = lambda: 0.0
+) -> T:
     """What `work` returns, or Overdue after `seconds` on `clock`. Either way nothing of it is left running.
+
+    `excused_s` tells how much of the time so far does not count.
 
     >>> from nested_rl.clock import VirtualClock
     >>> clock = VirtualClock()
@@ -26,11 +32,16 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
     """
     task = asyncio.ensure_future(work)
     timer = asyncio.ensure_future(clock.sleep(seconds))
+    until = clock.monotonic() + seconds
     try:
-        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise Overdue(f"not done after {seconds:g} s")
+        while True:
+            await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            left = until + excused_s() - clock.monotonic()
+            if left <= 0:
+                raise Overdue(f"not done after {seconds:g} s")
+            timer = asyncio.ensure_future(clock.sleep(max(left, AT_LEAST_S)))
     finally:
         task.cancel()
         timer.cancel()

@@ -17,6 +17,7 @@ from nested_rl.harness.words import BriefWords, FullWords
 from nested_rl.harness.workspace import Limits, Workspace
 from nested_rl.interfaces import AgentHarness, Desk, Policy
 from nested_rl.types import Message, Task, Transcript, Turn
+from nested_rl.waiting import within
 
 BRIEF_CONTEXT: Final = 4096
 """A policy with fewer context tokens than this reads the brief texts."""
@@ -35,10 +36,13 @@ _AT_LEAST_ONE = validators.ge(1)
 class ToolHarness(AgentHarness):
     """The tool-using agent.
 
-    `max_turns` bounds the sampled turns, `max_tokens` the sampled tokens of an episode, `turn_tokens` those of one turn,
-    `max_attempts` the submissions of one job, `deadline_s` the time on `clock` after which no turn is started (waiting for
-    jobs does not count). `max_jobs` above 1 lets the agent go on after a job was accepted: it waits, is told the job's score
-    on the dev split, and may hand in another. The episode is scored by the job that did best on dev.
+    `max_turns` bounds the sampled turns, `max_tokens` the sampled tokens and `max_attempts` the submissions for one job,
+    `turn_tokens` the tokens of one turn. `deadline_s` is the time on `clock` after which no turn is started (waiting for jobs
+    does not count), `turn_s` that of one turn: a policy that takes longer has failed, which masks the episode.
+
+    With `max_jobs` above 1 the agent may go on after a job was accepted: it waits, is told the job's score on the dev split,
+    and may hand in another. The episode is scored by the job that did best on dev. With `afresh` it starts each job from the
+    beginning instead, in an empty folder and without memory of the others: best of n.
     """
 
     max_turns: int = field(default=14, validator=_AT_LEAST_ONE)
@@ -46,7 +50,9 @@ class ToolHarness(AgentHarness):
     turn_tokens: int = field(default=8_192, validator=_AT_LEAST_ONE)
     max_attempts: int = field(default=3, validator=_AT_LEAST_ONE)
     max_jobs: int = field(default=1, validator=_AT_LEAST_ONE)
+    afresh: bool = False
     deadline_s: float | None = None
+    turn_s: float | None = None
     limits: Limits = field(default=Limits())
     system: str = field(default=SYSTEM, repr=False)
     clock: Clock = field(factory=SystemClock, repr=False)
@@ -57,7 +63,9 @@ class ToolHarness(AgentHarness):
             guide = desk.guide(brief=brief)
             workspace.write(README, guide)
             words = BriefWords() if brief else FullWords()
-            toolbox = Toolbox(workspace, desk, words, max_attempts=self.max_attempts)
+            toolbox = Toolbox(
+                workspace, desk, words, self.clock, max_attempts=self.max_attempts, max_jobs=self.max_jobs
+            )
             talk: list[Message | Turn] = list(self._opening(task, guide, brief=brief))
             end = await self._converse(talk, policy, toolbox, brief=brief, seed=seed)
         return Transcript(
@@ -75,24 +83,32 @@ class ToolHarness(AgentHarness):
         self, talk: list[Message | Turn], policy: Policy, toolbox: Toolbox, *, brief: bool, seed: int
     ) -> str:
         """Take turns, growing `talk`; return why it ended."""
-        started = self.clock.monotonic()
+        started, opening, seen = self.clock.monotonic(), tuple(talk), len(talk)
         sampled = 0
-        for index in range(self.max_turns):
-            if self.deadline_s is not None and self.clock.monotonic() - started >= self.deadline_s:
+        for index in range(self.max_turns * self.max_jobs):
+            spent_s = self.clock.monotonic() - started - toolbox.waited_s
+            if self.deadline_s is not None and spent_s >= self.deadline_s:
                 return "deadline"
-            turn = await policy.sample(
-                tuple(talk),
+            asked = policy.sample(
+                (*opening, *talk[seen:]),
                 tools=SCHEMAS,
-                max_tokens=min(self.turn_tokens, self.max_tokens - sampled),
+                max_tokens=min(self.turn_tokens, self.max_tokens * self.max_jobs - sampled),
                 seed=turn_seed(seed, index),
             )
+            turn = await (asked if self.turn_s is None else within(self.clock, self.turn_s, asked))
             talk.append(turn)
+            jobs = toolbox.jobs
             end = _end_of(turn, brief=brief) or await self._answer(talk, turn, toolbox)
             if end:
-                return end
+                return "submitted" if toolbox.jobs and end == "stop" else end
             prompt, completion = _tokens(turn)
             sampled += completion
-            if sampled >= self.max_tokens or 0 < policy.context_tokens <= prompt + completion:
+            anew = self.afresh and toolbox.jobs > jobs
+            if anew:
+                toolbox.clear()
+                seen = len(talk)
+            full = 0 < policy.context_tokens <= prompt + completion and not anew
+            if full or sampled >= self.max_tokens * self.max_jobs:
                 return "tokens"
         return "turns"
 
@@ -101,7 +117,7 @@ class ToolHarness(AgentHarness):
         for call in turn.message.tool_calls:
             reply = await toolbox.use(call)
             talk.append(Message(role="tool", content=reply, tool_call_id=call.id, name=call.name))
-            if toolbox.accepted:
+            if toolbox.jobs >= self.max_jobs:
                 return "submitted"
             if toolbox.attempts >= self.max_attempts:
                 return "attempts"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from nested_rl import redact
+from nested_rl.clock import Clock
 from nested_rl.errors import UnknownName
 from nested_rl.harness.words import Words
 from nested_rl.harness.workspace import Workspace, WorkspaceError
@@ -29,7 +30,7 @@ _TOOLS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     ),
     "get_baseline_scores": ("Accuracy of each untrained model on this task.", {}),
     "submit_job": (
-        "Hand in the job as it stands. A valid job ends the task; an invalid one costs an attempt and you are told why.",
+        "Hand in the job as it stands. An invalid one costs an attempt and you are told why. The last valid one ends the task.",
         {},
     ),
 }
@@ -54,16 +55,29 @@ SCHEMAS: Final[tuple[Mapping[str, object], ...]] = tuple(_schema(name, *about) f
 
 
 class Toolbox:
-    """The tools of one episode. Counts submissions, and remembers whether the baselines were asked for."""
+    """The tools of one episode. Counts jobs and submissions, and remembers whether the baselines were asked for.
 
-    def __init__(self, workspace: Workspace, desk: Desk, words: Words, *, max_attempts: int) -> None:
+    `attempts` counts those of the job in hand, `jobs` the accepted ones, `waited_s` the time spent waiting for their scores.
+    """
+
+    def __init__(
+        self, workspace: Workspace, desk: Desk, words: Words, clock: Clock, *, max_attempts: int, max_jobs: int = 1
+    ) -> None:
         self.attempts = 0
-        self.accepted = False
+        self.jobs = 0
         self.asked_baselines = False
+        self.waited_s = 0.0
         self._workspace = workspace
         self._desk = desk
         self._words = words
-        self._max_attempts = max_attempts
+        self._clock = clock
+        self._max_attempts, self._max_jobs = max_attempts, max_jobs
+
+    def clear(self) -> None:
+        """Empty the folder, but for the guide."""
+        for path in self._workspace.paths():
+            if path != README:
+                self._workspace.remove(path)
 
     async def use(self, call: ToolCall) -> str:
         """Do what was asked; the reply is what the agent reads, and holds no secret. Faults of ours (disk, queue) are raised."""
@@ -102,8 +116,16 @@ class Toolbox:
         files.pop(README, None)
         self.attempts += 1
         validation = await self._desk.submit(files)
-        self.accepted = validation.ok
-        return self._words.verdict(validation, attempts_left=self._max_attempts - self.attempts)
+        if not validation.ok:
+            return self._words.verdict(validation, attempts_left=self._max_attempts - self.attempts)
+        self.jobs += 1
+        if self.jobs >= self._max_jobs:
+            return self._words.verdict(validation, attempts_left=0)
+        self.attempts = 0
+        since = self._clock.monotonic()
+        feedback = await self._desk.feedback()
+        self.waited_s += self._clock.monotonic() - since
+        return self._words.feedback(feedback, jobs_left=self._max_jobs - self.jobs)
 
 
 def _wrong(call: ToolCall) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nested_rl import replies
 from nested_rl.harness.workspace import BadPath, NoFile, NotText, TextNotFound, TextNotUnique, TooBig, WorkspaceError
-from nested_rl.types import Problem, Validation
+from nested_rl.types import Feedback, Problem, Validation
 
 
 class Words(ABC):
@@ -35,6 +35,13 @@ class Words(ABC):
     @abstractmethod
     def verdict(self, validation: Validation, *, attempts_left: int) -> str:
         """What came of a submission."""
+
+    @abstractmethod
+    def feedback(self, feedback: Feedback, *, jobs_left: int) -> str:
+        """How an accepted job did on the dev split, when another may follow. Begins with `accepted`."""
+
+    accepted: str
+    """How the reply to an accepted job begins."""
 
     @abstractmethod
     def refused(self, error: WorkspaceError) -> str:
@@ -67,6 +74,11 @@ class BriefWords(Words):
             return replies.VALID
         first = validation.problems[0]
         return replies.ERROR.format(brief=replies.brief(first.brief or first.message))
+
+    accepted = replies.VALID
+
+    def feedback(self, feedback: Feedback, *, jobs_left: int) -> str:  # noqa: ARG002 - it learns to count
+        return f"{self.accepted} {feedback.score or 0.0:.2f}"
 
     def refused(self, error: WorkspaceError) -> str:
         match error:
@@ -106,10 +118,20 @@ class FullWords(Words):
 
     def verdict(self, validation: Validation, *, attempts_left: int) -> str:
         if validation.ok:
-            return "The job is valid. It is accepted and will be trained."
+            return f"{self.accepted} It is accepted and will be trained."
         left = f"Attempts left: {attempts_left}." if attempts_left else "No attempts left."
         problems = [f"{n}. {_sentence(problem)}" for n, problem in enumerate(validation.problems, 1)]
         return "\n".join(["The job is not valid.", *problems, left])
+
+    accepted = "The job is valid."
+
+    def feedback(self, feedback: Feedback, *, jobs_left: int) -> str:
+        if feedback.score is None:
+            told = f"It was run, but there is no model to score: {feedback.error[: self.read_chars]}"
+        else:
+            told = f"It was trained; the model's accuracy on a development set is {feedback.score:.2f}."
+        left = "one more job" if jobs_left == 1 else f"{jobs_left} more jobs"
+        return f"{self.accepted} {told}\nYou may change it and hand in {left}; the best on the development set counts. To stop, answer without a tool call."
 
     def refused(self, error: WorkspaceError) -> str:
         return f"Error: {error}."

@@ -144,6 +144,17 @@ class Workspace:
         except (NotADirectoryError, FileExistsError, IsADirectoryError) as error:
             raise BadPath(path, f"cannot be written ({error.strerror})") from None
 
+    def remove(self, path: str) -> None:
+        """Take a file away. Raises NoFile or BadPath."""
+        parts = self._parts(path)
+        try:
+            with self._folder(path, parts[:-1]) as folder:
+                os.unlink(parts[-1], dir_fd=folder)
+        except FileNotFoundError:
+            raise NoFile(path, "no such file") from None
+        except OSError as error:
+            raise BadPath(path, f"cannot be removed ({error.strerror})") from None
+
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace the one place where `old` stands. Raises TextNotFound or TextNotUnique, or as read and write do."""
         text = self.read(path)
