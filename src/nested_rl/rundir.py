@@ -72,11 +72,11 @@ def write_atomic(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o6
             temporary.unlink(missing_ok=True)
             raise
         if sync:
-            sync_folder(path.parent)
+            sync_path(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+def sync_path(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -9,7 +9,7 @@ NAME/  config.json, tokenizer files, model.safetensors (float32)   an ordinary m
 from __future__ import annotations
 
 import hashlib
-import secrets
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from attrs import asdict
 
+from nested_rl import scratch
 from nested_rl.errors import RunDirError, SettingsError, TrainerError
 from nested_rl.nano.arrays import Floats
 from nested_rl.nano.folder import fill, read_json, read_tensors, save_model, write_json, write_tensors
 from nested_rl.nano.lora import LoRA
 from nested_rl.nano.model import Qwen3
 from nested_rl.nano.tokenizer import Tokenizer
+from nested_rl.rundir import sync_path
 from nested_rl.trainers.nano_learner import Learner, Recipe
 
 _TRAINER, _OPTIMIZER, _MODEL, _ADAPTER = "trainer.json", "optimizer.safetensors", "model.safetensors", "adapter"
@@ -43,10 +45,14 @@ def write(
     chat_template: str,
     stops: tuple[int, ...],
 ) -> Path:
-    """Write `directory/name`; an older one of that name is replaced. Raises RunDirError (full disk, permissions)."""
-    target = settled(directory / name)
-    draft = directory / f".{name}.{secrets.token_hex(4)}"
+    """Write `directory/name`; an older one of that name is replaced. It is on the disk when this returns.
+
+    Raises RunDirError (full disk, permissions).
+    """
+    target = directory / name
+    draft = scratch.draft(directory)
     try:
+        settled(target)
         draft.mkdir(parents=True)
         save_model(draft, learner.model, tokenizer, "float32", chat_template=chat_template, stop_ids=stops)
         write_tensors(draft / _OPTIMIZER, learner.optimiser.state())
@@ -54,9 +60,11 @@ def write(
             learner.lora.save(draft / _ADAPTER, base=base)
         about = {"version": learner.version, "recipe": asdict(learner.recipe), "start": digest(learner.start)}
         write_json(draft / _TRAINER, about)
+        _sync(draft)
         if target.exists():
             target.rename(_aside(target))
         draft.rename(target)
+        sync_path(directory)
     except OSError as error:
         raise RunDirError(f"{target}: the checkpoint cannot be written ({error.strerror or error})") from error
     finally:
@@ -88,6 +96,14 @@ def settled(target: Path) -> Path:
     if not target.exists() and _aside(target).exists():
         _aside(target).rename(target)
     return target
+
+
+def _sync(folder: Path) -> None:
+    """Wait until everything in a folder is on the disk."""
+    for path, _, files in os.walk(folder):
+        for name in files:
+            sync_path(Path(path, name))
+        sync_path(Path(path))
 
 
 def _aside(target: Path) -> Path:
