@@ -45,7 +45,7 @@ _SHAPES: Final = tuple(
         (("tml-",), _BEFORE + r"tml-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"),
         (("hf_",), _BEFORE + r"hf_[A-Za-z0-9]{16,}"),
         (("rpa_",), _BEFORE + r"rpa_[A-Za-z0-9]{16,}"),
-        (("gh", "glpat-"), _BEFORE + r"(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"),
+        (("gh", "github_pat_", "glpat-"), _BEFORE + r"(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"),
         (("AKIA", "ASIA"), _BEFORE + r"A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])"),
         (("AIza",), _BEFORE + r"AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9])"),
         (("xox",), _BEFORE + r"xox[abprs]-[A-Za-z0-9-]{10,}"),
