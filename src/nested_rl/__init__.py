@@ -30,6 +30,7 @@ _NAMES = {
     "Message": "nested_rl.types",
     "Turn": "nested_rl.types",
     "Budget": "nested_rl.types",
+    "AlarmRules": "nested_rl.alarms",
 }
 _MODULES = (
     "tasks",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         trackers,
         trainers,
     )
+    from nested_rl.alarms import AlarmRules
     from nested_rl.evaluation import EvalReport
     from nested_rl.experiment import Experiment
     from nested_rl.run import Run
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AlarmRules",
     "Budget",
     "Episode",
     "EvalReport",

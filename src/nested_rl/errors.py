@@ -9,26 +9,33 @@ NestedRLError
 ├── BudgetExceeded                   the meter stopped the run; raise the budget and run again to resume
 ├── RewardError (TypeError)          a reward function returned something that is not finite numbers
 ├── TrainerError                     the outer trainer cannot go on (bad checkpoint, stale sampler)
-├── SupervisionError                 a background task died; the run is saved and can be resumed
+├── SupervisionError                 a background task died, or too much failed in a row; the run can be resumed
 └── JobError                         one job went wrong; recorded on its result, never raised out of the loop
     ├── AgentFault                   the job's own doing (crash, time-out of its making): it scores
     └── InfraFault                   ours or the provider's doing: the job is delivered again, then masked
         ├── MachineLost              the machine died or stopped answering
         └── LeaseLost                another owner has the job now; this result is ignored
+
+`exit_code` is what the command line ends with; docs/guides/when-things-break.md has the table.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class NestedRLError(Exception):
     """Base of every error this package raises on purpose."""
 
+    exit_code: ClassVar[int] = 1
+
 
 class SettingsError(NestedRLError, ValueError):
     """Wrong use: a value that cannot work. Shown without a traceback."""
+
+    exit_code = 2
 
 
 class UnknownName(SettingsError, LookupError):
@@ -55,9 +62,13 @@ class MissingExtra(NestedRLError, ImportError):
 class RunDirError(NestedRLError, OSError):
     """The run directory cannot be read or written."""
 
+    exit_code = 5
+
 
 class BudgetExceeded(NestedRLError):
     """The budget is used up; what was paid for is kept and the run can be resumed with a larger one."""
+
+    exit_code = 4
 
 
 class RewardError(NestedRLError, TypeError):
@@ -67,9 +78,13 @@ class RewardError(NestedRLError, TypeError):
 class TrainerError(NestedRLError):
     """The outer trainer cannot go on."""
 
+    exit_code = 3
+
 
 class SupervisionError(NestedRLError):
-    """A background task died; its exception is the cause."""
+    """A background task died, and its exception is the cause; or too much failed in a row to go on."""
+
+    exit_code = 3
 
 
 class JobError(NestedRLError):

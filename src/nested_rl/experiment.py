@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from typing import Literal
 from attrs import field, frozen
 
 from nested_rl import sync
+from nested_rl.alarms import TRACKER, Alarms
 from nested_rl.describe import describe
 from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.evaluation import EvalReport, evaluate
@@ -31,8 +33,8 @@ from nested_rl.types import JSON, Episode
 from nested_rl.worker import told
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
-MAY_CHANGE = ("steps", "eval_every", "budget", "nested_rl")
-"""What may differ when a run is gone on with: more steps, a larger budget, a newer version of the package."""
+MAY_CHANGE = ("steps", "eval_every", "budget", "alarms", "nested_rl")
+"""What may differ when a run is gone on with: more steps, a larger budget, other alarms, a newer version of the package."""
 
 
 @frozen
@@ -140,12 +142,15 @@ class Experiment(Choice):
 
         live = Live(schedule.steps, mode="quiet" if quiet else "auto", done_steps=tuple(run.metrics()))
         trackers = guarded(self.trackers)
+        alarms: Alarms | None = None
 
         def on_row(step: int, row: Mapping[str, float], episodes: Sequence[Episode]) -> None:
             live.on_metrics(row)
             trackers.metrics(step, row)
             for episode in episodes:
                 trackers.episode(step, episode)
+            if alarms is not None:
+                alarms.set(TRACKER, trackers.trouble)
 
         run.journal.append({"t": self.clock.now(), "event": "run.started"}, sync=True)
         with contextlib.closing(trackers), live:
@@ -153,6 +158,7 @@ class Experiment(Choice):
                 self._failure_told(run),
                 opened(self, run, families, job_seeds=job_seeds, watch=live.on_event) as session,
             ):
+                alarms = session.alarms
                 loop = Loop(
                     run=run,
                     families=families,
@@ -165,8 +171,11 @@ class Experiment(Choice):
                     workers_failed=session.workers.failed,
                     on_event=live.on_event,
                     on_row=on_row,
+                    alarms=alarms,
                 )
-                await loop.run()
+                await session.workers.supervise(loop.run())
+        if alarms is not None:
+            alarms.set(TRACKER, trackers.trouble)  # what came of the last step is known when they are closed
         write_report(run)
         run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
         self._say(run, quiet=quiet)
@@ -179,6 +188,7 @@ class Experiment(Choice):
         except Exception as error:
             with contextlib.suppress(RunDirError):  # a full disk, say, which is what `error` tells already
                 run.journal.append({"t": self.clock.now(), "event": "run.failed", "error": told(error)}, sync=True)
+            error.add_note(_kept(run))
             raise
 
     @staticmethod
@@ -312,7 +322,17 @@ class Experiment(Choice):
             "tasks": [f.name for f in families],
             "parts": self._own_parts("trainer", "harness", "inner", "compute", "scorer", "reward"),
             "budget": describe(self.budget) if self.budget else None,
+            "alarms": describe(self.alarms) if self.alarms else None,
         }
+
+
+def _kept(run: RunDir) -> str:
+    """What a run that ended before its time still has, and how to go on."""
+    names = Counter(str(event["event"]) for event in run.events("step.done", "episode.done", "job.done"))
+    return (
+        f"Kept in {run.path}: {names['step.done']} steps with their checkpoints, {names['episode.done']} episodes, "
+        f"{names['job.done']} finished jobs. Mend the cause, and run the same again to go on."
+    )
 
 
 def _finished(run: RunDir, schedule: Schedule) -> bool:

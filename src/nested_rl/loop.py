@@ -15,29 +15,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from nested_rl import alarms
+from nested_rl.alarms import AlarmRules, Alarms, Standing
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock
 from nested_rl.episode import Parts, Place, derived, run_episode
-from nested_rl.errors import BudgetExceeded, SettingsError, SupervisionError, TrainerError
+from nested_rl.errors import BudgetExceeded, NestedRLError, RunDirError, SettingsError, SupervisionError, TrainerError
 from nested_rl.evaluation import EvalReport, evaluate
 from nested_rl.interfaces import OuterTrainer, Policy, TaskFamily
 from nested_rl.meter import Meter
-from nested_rl.metrics import Counted, step_row
+from nested_rl.metrics import Counted, signal, step_row
 from nested_rl.rundir import RunDir
-from nested_rl.types import JSON, Episode, Group, Task
+from nested_rl.types import JSON, Episode, Group, Task, UpdateReport
 from nested_rl.waiting import together
 
 Background: TypeAlias = "asyncio.Future[Any]"
 
 VALIDATION = "validation-"
 VALIDATION_TASKS = 24
-MASKED_IN_A_ROW = 16
-"""So many masked episodes one after the other mean that something of ours is broken."""
 
 
 @frozen(kw_only=True)
@@ -76,10 +78,13 @@ class Loop:
         workers_failed: asyncio.Future[None],
         on_event: Callable[[str, Mapping[str, JSON]], None],
         on_row: Callable[[int, Mapping[str, float], Sequence[Episode]], None],
+        alarms: Alarms | None = None,
     ) -> None:
         self.run_dir, self.families, self.trainer, self.parts = run, families, trainer, parts
         self.baselines, self.meter, self.schedule, self.clock = baselines, meter, schedule, clock
         self.workers_failed, self.on_event, self.on_row = workers_failed, on_event, on_row
+        self.alarms = alarms or Alarms(AlarmRules(), tell=lambda event, fields: self._tell(event, **fields))
+        self.started_s = clock.monotonic()
         self.step = 0
         self.rows: list[dict[str, float]] = []
         self.trained: set[int] = set()
@@ -90,6 +95,7 @@ class Loop:
         self.evaluated: set[int] = set()
         self.masked_in_a_row = 0
         self.dropped: dict[int, float] = {}
+        self.tries: dict[int, int] = {}
 
     async def run(self) -> None:
         """Every step that is still to do. Cancelled or failed, it leaves nothing running and nothing half written."""
@@ -181,18 +187,25 @@ class Loop:
                 leave=leave,
             )
             self.run_dir.write_episode(told.episode, files=told.files)
-            self._watch_masks(told.episode)
+            self._look_at(told.episode)
             return told.episode
 
         episodes = await together([member(number) for number in range(size)])
         return Group(index=index, task=task, version=policy.version, episodes=tuple(episodes))
 
     def _recorded(self, index: int, member: int, version: int) -> Episode | None:
-        """An episode of an earlier process. Of a group that the journal never saw start it is of another history: made again."""
-        episode = self.run_dir.read_episode(index, member) if index < self.first_new else None
+        """An episode of an earlier process. Of a group that the journal never saw start it is of another history: made again.
+
+        So is one that cannot be read; the results of its jobs are still in the queue.
+        """
+        try:
+            episode = self.run_dir.read_episode(index, member) if index < self.first_new else None
+        except RunDirError as error:
+            self._tell("episode.damaged", group=index, member=member, error=str(error)[:300])
+            return None
         return episode if episode is not None and episode.version == version and not episode.masked else None
 
-    def _watch_masks(self, episode: Episode) -> None:
+    def _look_at(self, episode: Episode) -> None:
         self._tell(
             "episode.done",
             group=episode.group,
@@ -201,10 +214,15 @@ class Loop:
             masked=episode.masked,
             error=episode.outcome.error[:300],
         )
+        broken = sorted({name for v in episode.validations for name in v.notes if name.startswith(alarms.UNREADABLE)})
+        if broken:
+            names = ", ".join(name.removeprefix(alarms.UNREADABLE) for name in broken)
+            place = f"{episode.group:05d}-{episode.member}"
+            self.alarms.set(alarms.FAMILY, f"key() of {names} raised on a prompt of episode {place}")
         self.masked_in_a_row = self.masked_in_a_row + 1 if episode.masked else 0
-        if self.masked_in_a_row >= MASKED_IN_A_ROW:
+        if self.masked_in_a_row >= self.alarms.rules.stop_after_masked:
             raise SupervisionError(
-                f"{MASKED_IN_A_ROW} episodes in a row failed for reasons that are not the agent's; the last: "
+                f"{self.masked_in_a_row} episodes in a row failed for reasons that are not the agent's; the last: "
                 f"{episode.outcome.error}"
             )
 
@@ -244,7 +262,7 @@ class Loop:
             background: set[Background] = {self.workers_failed, *self.groups.values(), *self.evaluations, *tasks}
             pending = {t for t in background if not t.done()}
             for task in background - pending:
-                task.result()
+                _seen(task)
             waiting = pending.intersection(tasks)
             if not waiting or (first and len(waiting) < len(tasks)):
                 return
@@ -254,12 +272,14 @@ class Loop:
 
     async def _train(self, batch: Sequence[Group], *, started_s: float) -> None:
         begin_s = self.clock.monotonic()
-        report = await self.trainer.update(batch)
+        attempt = self._begun(batch)
+        report, not_finite = _finite(await self.trainer.update(batch))
+        if report.usd:
+            self.meter.settle(f"update-{report.version}{attempt}", report.usd, kind="update", step=self.step)
         ref = await self.trainer.save(f"{report.version:05d}")
         self.refs[report.version] = ref
-        if report.usd:
-            self.meter.settle(f"update-{report.version}", report.usd, kind="update", step=self.step)
         row = step_row(self.step, batch, report, self._counted(batch, begin_s - started_s, begin_s))
+        self.alarms.on_step(row, self._standing(batch, not_finite), before=self._without_signal())
         indices = [g.index for g in batch]
         self._tell("step.done", step=self.step, version=report.version, ref=ref, groups=indices, row=row, sync=True)
         self.run_dir.metrics_log.append(row)
@@ -267,6 +287,27 @@ class Loop:
         self.on_row(self.step, row, [e for g in batch for e in g.episodes])
         self.trained.update(indices)
         self.step += 1
+        self.alarms.stop(row)
+
+    def _begun(self, batch: Sequence[Group]) -> str:
+        """Announce the update. One that a crash has undone was paid for all the same: each try has a name of its own."""
+        self.tries[self.step] = self.tries.get(self.step, 0) + 1
+        self._tell("update.started", step=self.step, groups=[g.index for g in batch], sync=True)
+        return f"#{self.tries[self.step]}" if self.tries[self.step] > 1 else ""
+
+    def _without_signal(self) -> int:
+        return int(self.rows[-1].get(alarms.IN_A_ROW, 0.0)) if self.rows else 0
+
+    def _standing(self, batch: Sequence[Group], not_finite: tuple[str, ...]) -> Standing:
+        return Standing(
+            signal=signal(batch),
+            episodes=sum(len(g.episodes) for g in batch),
+            max_steps_off_policy=self.schedule.max_steps_off_policy,
+            not_finite=not_finite,
+            spent_usd=self.meter.spent_usd + self.meter.reserved_usd,
+            hours=(self.clock.monotonic() - self.started_s) / 3600,
+            free_bytes=shutil.disk_usage(self.run_dir.path).free,
+        )
 
     def _counted(self, batch: Sequence[Group], wait_s: float, begin_s: float) -> Counted:
         episodes = [e for g in batch for e in g.episodes]
@@ -327,7 +368,7 @@ class Loop:
             self.refs[0] = await self.trainer.save("00000")
             self._tell("checkpoint", version=0, ref=self.refs[0], sync=True)
         owed = self._owed()
-        done = self.run_dir.evals()
+        done = self.run_dir.evals().keys() & {str(event["name"]) for event in self.run_dir.events("eval.done")}
         versions = {v for v in range(self.step + 1) if self._due(v) and _validation_name(v) not in done}
         for version in sorted({*owed, *versions, self.step}):
             await self.trainer.load(self.refs[version])
@@ -342,7 +383,10 @@ class Loop:
             self._evaluate(policy)
 
     def _read_journal(self) -> None:
-        for event in self.run_dir.events("checkpoint", "step.done", "group.dropped"):
+        for event in self.run_dir.events("checkpoint", "update.started", "step.done", "group.dropped"):
+            if event["event"] == "update.started":
+                self.tries[int(event["step"])] = self.tries.get(int(event["step"]), 0) + 1
+                continue
             if event["event"] == "group.dropped":
                 self.dropped[int(event["group"])] = float(event["usd"])
                 continue
@@ -379,6 +423,32 @@ class Loop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _seen(task: Background) -> None:
+    """Raise what ended a background task. What nobody foresaw is the cause of a SupervisionError that names the task."""
+    error = asyncio.CancelledError("by something below") if task.cancelled() else task.exception()
+    if error is None:
+        return
+    if isinstance(error, NestedRLError) or not isinstance(error, Exception | asyncio.CancelledError):
+        raise error
+    name = task.get_name() if isinstance(task, asyncio.Task) else "a background task"
+    raise SupervisionError(f"{name} died: {type(error).__name__}: {error}") from error
+
+
+def _finite(report: UpdateReport) -> tuple[UpdateReport, tuple[str, ...]]:
+    """The report without what is no finite number, and the names of what was left out.
+
+    Raises TrainerError when the ratios are not: then the weights cannot be either, and the last saved ones are gone on with.
+    """
+    for name in ("ratio_mean", "ratio_max", "ess"):
+        if not math.isfinite(getattr(report, name)):
+            raise TrainerError(
+                f"update {report.version} gave {name} = {getattr(report, name)}, so it was not saved; the run is at version "
+                f"{report.version - 1}: lower the learning rate, or look for a sampler that reports wrong log-probabilities"
+            )
+    left_out = tuple(sorted(key for key, value in report.metrics.items() if not math.isfinite(value)))
+    return evolve(report, metrics={k: v for k, v in report.metrics.items() if k not in left_out}), left_out
 
 
 def _validation_name(version: int) -> str:

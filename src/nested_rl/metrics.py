@@ -44,6 +44,11 @@ def skipped(group: Group) -> bool:
     return len(group.members) < 2
 
 
+def signal(groups: Sequence[Group]) -> bool:
+    """Whether there is something to learn from: a group in which one member earned more than another."""
+    return any(not skipped(g) and not _flat(g) for g in groups)
+
+
 def step_row(step: int, groups: Sequence[Group], report: UpdateReport, counted: Counted) -> dict[str, float]:
     """The row of one step. `groups` are those the update was given, skipped ones included."""
     everyone = [e for g in groups for e in g.episodes]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from attrs import define, field, frozen
 
+from nested_rl import arrears
+from nested_rl.alarms import AlarmRules, Alarms
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.episode import Parts
@@ -41,6 +44,7 @@ class Choice:
     scorer: Scorer | None = None
     reward: RewardFn | None = None
     budget: Budget | None = None
+    alarms: AlarmRules | None = None
     clock: Clock = field(factory=SystemClock)
 
 
@@ -53,6 +57,7 @@ class Session:
     baselines: Baselines
     meter: Meter
     workers: Workers
+    alarms: Alarms
 
 
 @contextlib.asynccontextmanager
@@ -77,6 +82,13 @@ async def opened(
         bind = getattr(part, "bind", None)
         if bind is not None:
             bind(what)
+    rules = chosen.alarms or AlarmRules()
+
+    def tell(event: str, fields: Mapping[str, JSON]) -> None:
+        run.journal.append({"t": clock.now(), "event": event, **fields})
+        watch(event, fields)
+
+    alarms = Alarms(rules, tell=tell, budget=chosen.budget)
     meter = Meter(chosen.budget or Budget(), clock=clock, write=run.costs_log.append, rows=run.costs())
     hourly = float(getattr(compute, "usd_per_hour", 0.0))
     parts = Parts(
@@ -86,39 +98,57 @@ async def opened(
         reward=chosen.reward or UpliftReward(),
         clock=clock,
         job_seeds=job_seeds,
+        max_jobs=getattr(chosen.harness, "max_jobs", 1),
         admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
         waive=meter.release,
     )
     baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute)
+    recorder = _recorder(run, meter, clock, alarms, watch)
     workers = Workers(
         queue=queue,
         compute=compute,
         inner=inner,
         scorer=scorer,
         eval_set=baselines.hidden_set,
+        dev_set=baselines.dev_set,
         clock=clock,
-        on_event=_recorder(run, meter, clock, watch),
+        on_event=recorder,
+        stop_after_faults=rules.stop_after_faults,
     )
     async with contextlib.AsyncExitStack() as stack:
         for held in (queue, compute, inner, scorer, trainer):
             close = getattr(held, "close", None)
             if close is not None:
                 stack.push_async_callback(close)
+        await arrears.settle(
+            run.journal.rows(),
+            queue,
+            usd_per_hour=hourly,
+            timeout_s=float(getattr(inner, "timeout_s", 3600.0)),
+            pay=functools.partial(_pay, meter),
+            tell=recorder,
+        )
         await stack.enter_async_context(workers)
-        yield Session(trainer=trainer, parts=parts, baselines=baselines, meter=meter, workers=workers)
+        yield Session(trainer=trainer, parts=parts, baselines=baselines, meter=meter, workers=workers, alarms=alarms)
 
 
-def _recorder(run: RunDir, meter: Meter, clock: Clock, watch: Watcher) -> Watcher:
+def _recorder(run: RunDir, meter: Meter, clock: Clock, alarms: Alarms, watch: Watcher) -> Watcher:
     """Journals what the workers tell, and gives every delivery that cost something its row in the ledger."""
 
     def on_event(event: str, fields: Mapping[str, JSON]) -> None:
-        run.journal.append({"t": clock.now(), "event": event, **fields})
-        if "usd" in fields and event.startswith("job."):  # the end of one delivery, however it ended
-            row = f"{fields['key']}#{fields['delivery']}"
-            kind = "job" if event == "job.done" else event
-            meter.settle(row, float(fields["usd"]), kind=kind, seconds=fields.get("seconds", 0.0))
+        row = {"t": clock.now(), "event": event, **fields}
+        run.journal.append(row, sync=event == "job.started")
+        if arrears.ended(row):
+            _pay(meter, row)
         if event == "job.done" or fields.get("state") == "done":
             meter.release(str(fields["key"]))
         watch(event, fields)
+        alarms.on_event(event, fields)
 
     return on_event
+
+
+def _pay(meter: Meter, row: Mapping[str, JSON]) -> None:
+    """The end of one delivery, however it came, has one row in the ledger."""
+    kind = "job" if row["event"] == "job.done" else str(row["event"])
+    meter.settle(arrears.ledger_id(row), float(row["usd"]), kind=kind, seconds=row.get("seconds", 0.0))

@@ -1,4 +1,9 @@
-"""The sync door: run a coroutine to its end from ordinary code, a notebook included, and unwind it on Ctrl-C or SIGTERM."""
+"""The sync door: run a coroutine to its end from ordinary code, a notebook included, and unwind it on Ctrl-C or SIGTERM.
+
+The first signal calls the work off: what is done is kept, jobs go back to the queue, machines are given back. The second hurries:
+it ends whatever the unwinding is waiting for, except for giving things back (`waiting.uninterrupted`). The third ends that too, and
+leaves the rest to those who watch from outside (orphans.py, a machine's own deadline).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,28 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Self, TypeVar
 
+from nested_rl import redact
+
+log = redact.logger(__name__)
 T = TypeVar("T")
+
+PATIENCE = 2
+"""So many signals leave the unwinding its time to give things back."""
+_hurry = threading.Event()
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came: the same as Ctrl-C to whoever does not ask."""
+
+
+def hurrying() -> bool:
+    """Whether a second signal came: whoever waits for something that is merely nice to have stops waiting."""
+    return _hurry.is_set()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -22,6 +40,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     After SIGTERM that is its subclass Terminated.
     """
+    _hurry.clear()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -29,26 +48,82 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return _in_thread(work)
 
 
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated, also where no coroutine is run. In the main thread; elsewhere it does nothing."""
+    if not _ours(signal.SIGTERM):
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _ours(number: int) -> bool:
+    """Whether a signal may be handled here: in the main thread, and nobody else wants it or has it ignored."""
+    usual = (signal.SIG_DFL, signal.default_int_handler, _terminate)
+    return threading.current_thread() is threading.main_thread() and signal.getsignal(number) in usual
+
+
+class _Signals:
+    """SIGINT and SIGTERM, for as long as the `with` lasts, taken to a task."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self._count = 0
+        self._task: asyncio.Task[Any] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in filter(_ours, (signal.SIGINT, signal.SIGTERM)):
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def begin(self) -> None:
+        """The task that runs now is the one to call off."""
+        self._task = asyncio.current_task()
+
+    def _came(self, number: int, _frame: FrameType | None) -> None:
+        self.first = self.first or number
+        self._count += 1
+        if self._count > PATIENCE or self._task is None or self._task.done():
+            raise KeyboardInterrupt
+        if self._count == PATIENCE:
+            _hurry.set()
+        self._task.get_loop().call_soon_threadsafe(self._call_off)
+
+    def _call_off(self) -> None:
+        if self._task is not None and not self._task.done():
+            if self._count == 1:
+                log.warning("stopping: what is done is kept, machines are given back; once more to hurry")
+            self._task.cancel()
+
+
 def _in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """SIGTERM means the same as Ctrl-C."""
-    came = False
-
-    def on_sigterm() -> None:
-        nonlocal came
-        came = True
-        signal.raise_signal(signal.SIGINT)
-
     async def main() -> T:
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_sigterm)
+        signals.begin()
         return await work
 
-    try:
-        return asyncio.run(main())
-    except KeyboardInterrupt as stopped:
-        if came:
-            raise Terminated from stopped
-        raise
+    with _Signals() as signals:
+        try:
+            with asyncio.Runner() as runner:
+                return runner.run(main())
+        except (asyncio.CancelledError, KeyboardInterrupt) as stopped:
+            if signals.first is None:
+                raise
+            raise (Terminated if signals.first == signal.SIGTERM else KeyboardInterrupt) from stopped
+        finally:
+            work.close()  # does something only when it never began
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
@@ -77,6 +152,13 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     try:
         return done.result()
     except KeyboardInterrupt:
-        here["loop"].call_soon_threadsafe(here["task"].cancel)
-        wait([done])
+        for _ in range(PATIENCE):
+            with contextlib.suppress(RuntimeError):  # its loop has ended
+                here["loop"].call_soon_threadsafe(here["task"].cancel)
+            try:
+                wait([done])
+            except KeyboardInterrupt:
+                _hurry.set()
+            else:
+                break
         raise

@@ -16,7 +16,7 @@ from attrs import define
 
 from nested_rl import redact
 from nested_rl.clock import Clock
-from nested_rl.errors import AgentFault, InfraFault, LeaseLost, SupervisionError
+from nested_rl.errors import AgentFault, InfraFault, LeaseLost, RunDirError, SupervisionError
 from nested_rl.interfaces import ComputeBackend, InnerTrainer, JobQueue, Machine, Scorer
 from nested_rl.types import JSON, Checkpoint, EvalSet, Job, JobResult, JobSpec, Score
 from nested_rl.waiting import Overdue, uninterrupted, within
@@ -27,8 +27,6 @@ OnEvent: TypeAlias = Callable[[str, Mapping[str, JSON]], None]
 
 SCORING_SHARE = 0.25
 """Of a job's time limit this much is kept for scoring, so that a job that trains to the last second is scored all the same."""
-FAULTS_IN_A_ROW = 10
-"""So many deliveries in a row that fail for reasons of ours mean that something is broken."""
 ERROR_CHARS = 2000
 
 
@@ -48,13 +46,19 @@ class Delivery:
     _start_s: float | None = None
     _usd_per_hour: float = 0.0
 
-    async def run(self, compute: ComputeBackend, eval_set: Callable[[JobSpec], EvalSet]) -> JobResult:
+    async def run(
+        self,
+        compute: ComputeBackend,
+        eval_set: Callable[[JobSpec], EvalSet],
+        dev_set: Callable[[JobSpec], EvalSet] | None = None,
+    ) -> JobResult:
         """The result. One with fault "infra" is none: the job must be delivered again."""
         self.started_at = self.clock.now()
         try:
             items = eval_set(self.job.spec)
+            seen = dev_set(self.job.spec) if dev_set is not None and self.job.spec.dev else None
             async with compute.machine(self.job.spec.need) as machine:
-                self.result = await self._on(machine, items)
+                self.result = await self._on(machine, items, seen)
         except asyncio.CancelledError as error:
             if (here := asyncio.current_task()) is None or here.cancelling():
                 raise
@@ -74,7 +78,7 @@ class Delivery:
         """What the machine has cost so far."""
         return self.seconds / 3600 * self._usd_per_hour
 
-    async def _on(self, machine: Machine, items: EvalSet) -> JobResult:
+    async def _on(self, machine: Machine, items: EvalSet, seen: EvalSet | None) -> JobResult:
         """Train and score on one lease. An agent fault is no reason to throw the machine away, so it does not get out."""
         self.machine, self._usd_per_hour, self._start_s = machine.id, machine.usd_per_hour, self.clock.monotonic()
         try:
@@ -82,9 +86,11 @@ class Delivery:
         except AgentFault as fault:
             return self._result(fault="agent", error=redact.text(str(fault))[:ERROR_CHARS])
         post = await self._score(checkpoint, items, machine)
+        dev = await self._score(checkpoint, seen, machine) if seen is not None else None
         nano = self.job.spec.scale == "nano"
         return self._result(
             post=post,
+            dev=dev,
             cost=checkpoint.work if nano else self.train_s,
             cost_limit=checkpoint.work_limit if nano else self._train_limit_s,
             curve=checkpoint.curve,
@@ -104,7 +110,7 @@ class Delivery:
             self.train_s = self.seconds
 
     async def _score(self, checkpoint: Checkpoint, items: EvalSet, machine: Machine) -> Score:
-        left_s = self.job.spec.timeout_s - self.train_s
+        left_s = self.job.spec.timeout_s - self.seconds
         try:
             work = self.scorer.score(checkpoint, items, machine, seed=scoring_seed(self.job.spec))
             score = await within(self.clock, left_s, work)
@@ -141,7 +147,9 @@ class Workers:
 
     `failed` gets the exception of a worker that died; `supervise` raises it at once. `on_event` is told of `job.started`, and of
     the end of each delivery with its `usd`: `job.done`, `job.released` (failed, or called off), `job.lost` (its lease ran out),
-    `job.late` (its result came too late). Leaving the block gives running jobs back to the queue, free for others at once.
+    `job.late` (its result came too late). `stop_after_faults` deliveries in a row that fail for reasons of ours, over more than
+    one job, mean that something is broken, and end it with SupervisionError. Leaving the block gives running jobs back to the
+    queue, free for others at once.
     """
 
     def __init__(
@@ -152,15 +160,19 @@ class Workers:
         inner: InnerTrainer,
         scorer: Scorer,
         eval_set: Callable[[JobSpec], EvalSet],
+        dev_set: Callable[[JobSpec], EvalSet] | None = None,
         clock: Clock,
         on_event: OnEvent,
         lease_ttl_s: float = 60.0,
         poll_s: float = 0.05,
+        stop_after_faults: int = 10,
     ) -> None:
         self._queue, self._compute, self._inner, self._scorer = queue, compute, inner, scorer
-        self._eval_set, self._clock, self._on_event = eval_set, clock, on_event
+        self._eval_set, self._dev_set, self._clock, self._on_event = eval_set, dev_set, clock, on_event
         self._lease_ttl_s, self._poll_s = lease_ttl_s, poll_s
-        self._faults_in_a_row = 0
+        self._stop_after_faults = stop_after_faults
+        self._faults: list[str] = []  # keys of the jobs whose deliveries failed, since the last one that did not
+        self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[None]
 
@@ -175,6 +187,7 @@ class Workers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leaving = True
         await uninterrupted(_stopped(*self._tasks))
         if not self.failed.cancel():
             self.failed.exception()  # seen, also when nobody waited for it
@@ -192,10 +205,10 @@ class Workers:
             await _stopped(task)
 
     def _died(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self.failed.done():
+        if self._leaving or self.failed.done():
             return
-        error = task.exception()
-        if not isinstance(error, SupervisionError):
+        error = asyncio.CancelledError("by something below") if task.cancelled() else task.exception()
+        if not isinstance(error, SupervisionError | RunDirError):
             cause, error = error, SupervisionError(f"{task.get_name()} died: {told(error)}")
             error.__cause__ = cause
         self.failed.set_exception(error)
@@ -211,7 +224,7 @@ class Workers:
     async def _deliver(self, job: Job) -> None:
         """One delivery from lease to end. Whatever comes, the lease is ended or given back."""
         delivery = Delivery(job=job, inner=self._inner, scorer=self._scorer, clock=self._clock)
-        work = asyncio.ensure_future(delivery.run(self._compute, self._eval_set))
+        work = asyncio.ensure_future(delivery.run(self._compute, self._eval_set, self._dev_set))
         beat = asyncio.ensure_future(self._beat(job))
         try:
             await self._tell("job.started", job)
@@ -247,13 +260,15 @@ class Workers:
         if result.fault == "infra":
             after = await self._queue.release(job, error=result.error)
             await self._tell("job.released", job, error=result.error, state=str(after.state), **spent)
-            self._faults_in_a_row += 1
-            if self._faults_in_a_row >= FAULTS_IN_A_ROW:
+            self._faults.append(job.key)
+            jobs = len(set(self._faults))
+            if len(self._faults) >= self._stop_after_faults and jobs > 1:
                 raise SupervisionError(
-                    f"{FAULTS_IN_A_ROW} deliveries in a row failed, and no job is to blame; the last: {result.error}"
+                    f"{len(self._faults)} deliveries in a row failed, of {jobs} jobs, and no job is to blame; the last: "
+                    f"{result.error}"
                 )
             return
-        self._faults_in_a_row = 0
+        self._faults.clear()
         done = await self._queue.finish(job, result)
         post = result.post.value if result.post else None
         event = "job.done" if done.delivery == job.delivery and done.result == result else "job.late"

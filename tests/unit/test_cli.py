@@ -6,9 +6,16 @@ from typing import ClassVar
 import pytest
 from made_run import make_run
 
-from nested_rl import cli
 from nested_rl.cli import runfile, running
-from nested_rl.errors import NestedRLError, RunDirError, SettingsError, UnknownName
+from nested_rl.errors import (
+    BudgetExceeded,
+    NestedRLError,
+    RunDirError,
+    SettingsError,
+    SupervisionError,
+    TrainerError,
+    UnknownName,
+)
 from nested_rl.rewards import UpliftReward
 from nested_rl.rundir import RunDir
 from nested_rl.sync import Terminated
@@ -70,7 +77,10 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(told, argv, words):
     [
         (SettingsError("no such thing"), 2, "no such thing"),
         (UnknownName("family", "calc_chian", ["calc_chain"]), 2, "did you mean"),
-        (RunDirError("runs/x: No space left on device"), 1, "No space left"),
+        (RunDirError("runs/x: No space left on device"), 5, "No space left"),
+        (BudgetExceeded("the budget is used up"), 4, "used up"),
+        (SupervisionError("worker-0 died"), 3, "worker-0 died"),
+        (TrainerError("the gradient is not finite"), 3, "not finite"),
         (NestedRLError("broken"), 1, "broken"),
         (KeyboardInterrupt(), 130, "stopped; run the same command again to resume"),
         (Terminated(), 143, "stopped; run the same command again to resume"),
@@ -87,10 +97,29 @@ def test_errors_become_exit_codes(told, monkeypatch, error, code, words):
     assert words in err
 
 
-def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+def test_a_bug_of_ours_keeps_its_traceback(told, monkeypatch):
     monkeypatch.setattr("nested_rl.experiment.Experiment.run", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["pilot", "--out", "somewhere"])
+    code, _, err = told("pilot", "--out", "somewhere")
+    assert code == 70
+    assert err.startswith("Traceback")
+    assert err.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_a_dead_background_task_is_told_with_its_traceback_and_what_is_kept(told, monkeypatch):
+    def fail(*_, **__):
+        error = SupervisionError("worker-0 died: ZeroDivisionError: division by zero")
+        error.add_note("Kept in runs/x: 3 steps")
+        try:
+            1 / 0  # noqa: B018
+        except ZeroDivisionError as cause:
+            raise error from cause
+
+    monkeypatch.setattr("nested_rl.experiment.Experiment.run", fail)
+    code, _, err = told("pilot", "--out", "somewhere")
+    assert code == 3
+    assert err.startswith("Traceback")
+    assert "1 / 0" in err
+    assert err.endswith("nested-rl: worker-0 died: ZeroDivisionError: division by zero\nKept in runs/x: 3 steps\n")
 
 
 # ---------------------------------------------------------------- report

@@ -113,4 +113,7 @@ def test_a_stopped_command_cleans_up_and_says_by_what_it_was_stopped(tmp_path, s
         process.send_signal(sent)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "cleaned up\n")
-    assert err == "nested-rl: stopped; run the same command again to resume\n"
+    assert err.splitlines() == [
+        "stopping: what is done is kept, machines are given back; once more to hurry",
+        "nested-rl: stopped; run the same command again to resume",
+    ]

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nested_rl import worker
 from nested_rl.clock import VirtualClock
 from nested_rl.errors import AgentFault, MachineLost, RunDirError, SupervisionError
 from nested_rl.queues.memory import MemoryQueue
@@ -353,18 +352,48 @@ async def test_too_many_faults_of_ours_in_a_row_stop_everything(story):
     assert story.names().count("job.released") == 10
 
 
-async def test_faults_that_are_not_in_a_row_do_not(story, monkeypatch):
-    monkeypatch.setattr(worker, "FAULTS_IN_A_ROW", 2)
+async def test_faults_that_are_not_in_a_row_do_not(story):
     story.inner.script = [MachineLost("a"), CHECKPOINT, MachineLost("b"), AgentFault("c"), MachineLost("d"), CHECKPOINT]
 
     async def told():
-        async with story.workers() as workers:
+        async with story.workers(stop_after_faults=2) as workers:
             for key in "xyz":
                 job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key=key)
                 await workers.supervise(story.queue.wait(job.id))
 
     await story.clock.run(told())
     assert story.names().count("job.released") == 3
+
+
+async def test_one_job_alone_does_not_stop_everything(story):
+    """It has its three deliveries, and is masked; the others are not to suffer."""
+    story.inner.script = [MachineLost("a"), MachineLost("b"), MachineLost("c"), CHECKPOINT]
+
+    async def told():
+        async with story.workers(stop_after_faults=2) as workers:
+            for key in "xy":
+                job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key=key)
+                ended = await workers.supervise(story.queue.wait(job.id))
+                faults.append(ended.result.fault)
+
+    faults = []
+    await story.clock.run(told())
+    assert faults == ["infra", None]
+
+
+async def test_a_worker_that_is_cancelled_from_below_is_missed(story):
+    """A CancelledError that nobody asked for would end a worker without a word, and the jobs would wait for ever."""
+    story.queue.lease = lambda owner, *, ttl_s: cancelled()
+
+    async def cancelled():
+        raise asyncio.CancelledError
+
+    async def told():
+        async with story.workers() as workers:
+            await workers.supervise(story.clock.sleep(1e6))
+
+    with pytest.raises(SupervisionError, match="worker-0 died: CancelledError"):
+        await story.clock.run(told())
 
 
 async def test_a_broken_queue_is_told_at_once(story):
@@ -377,9 +406,8 @@ async def test_a_broken_queue_is_told_at_once(story):
         async with story.workers() as workers:
             await workers.supervise(story.clock.sleep(1e6))
 
-    with pytest.raises(SupervisionError, match="worker-0 died: RunDirError: the disk is full") as caught:
+    with pytest.raises(RunDirError, match="^the disk is full"):
         await story.clock.run(told())
-    assert isinstance(caught.value.__cause__, RunDirError)
     assert story.clock.monotonic() < 2000
 
 
@@ -395,7 +423,7 @@ async def test_a_queue_that_breaks_under_a_running_job_stops_it(story):
             job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key="k")
             await workers.supervise(story.queue.wait(job.id))
 
-    with pytest.raises(SupervisionError, match="the disk is full"):
+    with pytest.raises(RunDirError, match="^the disk is full"):
         await story.clock.run(told())
     assert story.boxes.leases == [["box-0", "CancelledError"]]
     assert (await story.queue.put(made_spec(), key="k")).state is JobState.QUEUED
@@ -412,7 +440,7 @@ async def test_a_listener_that_fails_is_not_silent(story):
             job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key="k")
             await workers.supervise(story.queue.wait(job.id))
 
-    with pytest.raises(SupervisionError, match="the journal cannot be written"):
+    with pytest.raises(RunDirError, match="^the journal cannot be written"):
         await story.clock.run(told())
 
 

@@ -1,7 +1,7 @@
 """`nested-rl`: the command line. Each command is a few lines over what a script can do as well.
 
-What goes wrong ends in one sentence on stderr: exit code 2 for wrong use, 1 for everything else, 130 after Ctrl-C,
-143 after SIGTERM.
+What goes wrong ends in one sentence on stderr and an exit code that tells its kind: that of the error (see errors.py), 70 for
+what nobody foresaw, 130 after Ctrl-C, 143 after SIGTERM. A background task that died is shown with its traceback.
 """
 # ruff: noqa: T201  printing is what a command is for
 
@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from nested_rl import __version__, redact, sync
 from nested_rl.cli import doctor, evaluating, exporting, jobs, models, replaying, reporting, running, tasks, watching
-from nested_rl.errors import NestedRLError, SettingsError
+from nested_rl.errors import NestedRLError, SupervisionError
 
 app = App(
     name="nested-rl",
@@ -46,11 +46,20 @@ for _place, _name in enumerate(
     app[_name].sort_key = _place  # help lists them in the order in which they are first needed
 
 
+UNFORESEEN = 70
+"""EX_SOFTWARE of sysexits.h: an exception that is not one of errors.py, a bug of ours or of a part of yours."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     for handler in logging.getLogger().handlers:  # records of other packages too
         handler.addFilter(redact.FILTER)
+    with sync.terminable():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         code = app(
             sys.argv[1:] if argv is None else list(argv),
@@ -61,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except CycloptsError as error:
         return _say(f"{error} (nested-rl --help lists what there is)", 2)
-    except SettingsError as error:
-        return _say(str(error), 2)
     except NestedRLError as error:
-        return _say(str(error), 1)
+        if error.exit_code == SupervisionError.exit_code and error.__cause__ is not None:
+            _trace(error.__cause__)
+        return _say("\n".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except KeyboardInterrupt as stopped:
         code = 143 if isinstance(stopped, sync.Terminated) else 130
         return _say("stopped; run the same command again to resume", code)
@@ -73,10 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         nobody_reads()  # or Python would complain once more while it shuts down
         return 1
-    except Exception:  # noqa: BLE001  a bug, of ours or of a part of yours: all that is known of it, without secrets
-        print(redact.text(traceback.format_exc()), file=sys.stderr, end="")
-        return 1
+    except Exception as error:  # noqa: BLE001  a bug, of ours or of a part of yours: all that is known of it, without secrets
+        _trace(error)
+        return UNFORESEEN
     return code if isinstance(code, int) else 0
+
+
+def _trace(error: BaseException) -> None:
+    print(redact.text("".join(traceback.format_exception(error))), file=sys.stderr, end="")
 
 
 def _say(sentence: str, code: int) -> int:

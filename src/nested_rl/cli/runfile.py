@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import asdict, field, fields, frozen
 
 from nested_rl import parts, serialize
+from nested_rl.alarms import AlarmRules
 from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.types import Budget
 
@@ -81,6 +82,7 @@ class RunFile:
     run: RunTable = field(factory=RunTable)
     evaluate: EvaluateTable | None = None
     budget: Budget | None = None
+    alarms: AlarmRules | None = None
     trainer: Mapping[str, Any] | None = None
     harness: Mapping[str, Any] | None = None
     inner: Mapping[str, Any] | None = None
@@ -119,6 +121,7 @@ def experiment(asked: RunFile, *, beside: Path) -> Experiment:
         tasks=tasks.load(*asked.families) if asked.families else None,
         reward=_reward(asked.reward, beside),
         budget=asked.budget,
+        alarms=asked.alarms,
         **{kind: parts.build(kind, table) for kind, table in given.items()},
     )
 

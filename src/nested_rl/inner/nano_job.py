@@ -80,10 +80,16 @@ class Shop:
 
 
 def held_out(families: Sequence[TaskFamily]) -> Callable[[str], bool]:
-    """Whether a prompt is a question that belongs to some family's evaluation."""
+    """Whether a prompt is a question that belongs to some family's evaluation.
+
+    One on which a family's key() raises is none: the items themselves were tried before the run began.
+    """
 
     def asked(prompt: str) -> bool:
-        keys = ((family.name, family.key(prompt)) for family in families)
+        keys = []
+        for family in families:
+            with contextlib.suppress(Exception):
+                keys.append((family.name, family.key(prompt)))
         return any(key is not None and tasks.bucket(name, key) < 2 for name, key in keys)
 
     return asked

@@ -11,7 +11,8 @@ from statistics import fmean
 
 from attrs import field, frozen
 
-from nested_rl import tasks
+from nested_rl import redact, tasks
+from nested_rl.alarms import UNREADABLE
 from nested_rl.errors import UnknownName
 from nested_rl.interfaces import TaskFamily
 from nested_rl.jobs import replies_to
@@ -28,6 +29,8 @@ from nested_rl.jobs.sandbox import (
 )
 from nested_rl.jobs.surface import ProbeRules
 from nested_rl.types import Problem
+
+log = redact.logger(__name__)
 
 LIMITS = Limits(cpu_s=2, memory_mib=256, life_s=20.0)
 """What a probe may use: hundreds of times what a sound job needs."""
@@ -68,7 +71,7 @@ def _look(environment: Environment, rules: ProbeRules, families: Sequence[TaskFa
     rows = environment.examples(_SEED, rules.rows)
     again = environment.examples(_SEED, rules.rows)
     problems = list(_rows(rows, again, rules))
-    keys = _keys(rows, families) if not problems else {}
+    keys, unreadable = _keys(rows, families) if not problems else ({}, {})
     recognised = tuple(name for name, found in keys.items() if 2 * len(found) > len(rows))
     held_out = len({row for name, found in keys.items() for row, key in found.items() if tasks.bucket(name, key) < 2})
     if 2 * held_out > len(rows):
@@ -86,17 +89,32 @@ def _look(environment: Environment, rules: ProbeRules, families: Sequence[TaskFa
         "rows/distinct": len({row["prompt"] for row in rows}),
         "rows/held_out": held_out,
         "log/chars": len(environment.log),
+        **{f"{UNREADABLE}{name}": count for name, count in unreadable.items()},
     }
     return Findings(problems=tuple(problems), families=recognised, notes=notes)
 
 
-def _keys(rows: Sequence[Mapping[str, str]], families: Sequence[TaskFamily]) -> dict[str, dict[int, str]]:
-    """By family: the rows that are its questions, with their canonical keys."""
+def _keys(
+    rows: Sequence[Mapping[str, str]], families: Sequence[TaskFamily]
+) -> tuple[dict[str, dict[int, str]], dict[str, int]]:
+    """By family: the rows that are its questions, with their canonical keys; and how many rows its key() raised on.
+
+    Such a row is no question of the family. Were it a fault of ours, an agent could have an episode masked by writing one.
+    """
     found: dict[str, dict[int, str]] = {}
+    raised: Counter[str] = Counter()
     for family in families:
-        keys = ((i, family.key(row["prompt"])) for i, row in enumerate(rows))
-        found[family.name] = {i: key for i, key in keys if key is not None}
-    return found
+        found[family.name] = {}
+        for i, row in enumerate(rows):
+            try:
+                key = family.key(row["prompt"])
+            except Exception as error:  # noqa: BLE001  a family of the user's may raise anything
+                log.warning("key() of family %s raised on %r: %r", family.name, row["prompt"][:200], error)
+                raised[family.name] += 1
+            else:
+                if key is not None:
+                    found[family.name][i] = key
+    return found, dict(raised)
 
 
 # ---------------------------------------------------------------- the rows

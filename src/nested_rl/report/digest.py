@@ -53,6 +53,16 @@ class Failure:
 
 
 @define(kw_only=True)
+class AlarmSpan:
+    """One alarm from when it was raised to when it was over. Steps are counted from 1; None: it stands."""
+
+    name: str
+    message: str
+    since: int
+    until: int | None = None
+
+
+@define(kw_only=True)
 class StepSums:
     """Per-episode numbers of one step, for intervals."""
 
@@ -92,6 +102,7 @@ class Digest:
     masked: int = 0
     points: dict[str, list[Point]] = field(factory=dict)
     failures: dict[tuple[str, str], Failure] = field(factory=dict)
+    alarms: list[AlarmSpan] = field(factory=list)
     ends: Counter[str] = field(factory=Counter)
     best: Episode | None = None
     worst: Episode | None = None
@@ -178,12 +189,21 @@ def read(run: RunDir) -> Digest:
 def _read_journal(digest: Digest, run: RunDir) -> dict[int, int]:
     """When it happened, and the step that each group was trained in."""
     step_of_group: dict[int, int] = {}
+    step, standing = 1, dict[str, AlarmSpan]()
     for event in run.events():
         time = float(event["t"])
         digest.started_at = time if digest.started_at is None else digest.started_at
         digest.ended_at = time
         if event["event"] == "step.done":
-            step_of_group.update(dict.fromkeys(event["groups"], int(event["step"]) + 1))
+            step = int(event["step"]) + 2  # the one that begins
+            step_of_group.update(dict.fromkeys(event["groups"], step - 1))
+        elif event["event"] == "alarm":
+            standing[event["name"]] = AlarmSpan(name=event["name"], message=event["message"], since=step)
+            digest.alarms.append(standing[event["name"]])
+        elif event["event"] in ("alarm.over", "run.started"):  # another process judges anew
+            ended = [event["name"]] if event["event"] == "alarm.over" else list(standing)
+            for span in (standing.pop(name) for name in ended if name in standing):
+                span.until = step
     return step_of_group
 
 

@@ -111,6 +111,7 @@ class Live:
         self._running = 0
         self._episodes = 0
         self._note = ""
+        self._alarms: dict[str, str] = {}
         self._rich: RichLive | None = None
 
     def _choose(self, mode: Mode) -> Mode:
@@ -162,6 +163,12 @@ class Live:
                 self._episodes += 1
             case "eval.done":
                 self._say(f"evaluated {fields.get('name', '')}".strip() + _value(fields))
+            case "alarm":
+                self._alarms[str(fields["name"])] = str(fields["message"])
+                self._print_line(f"ALARM {fields['name']}: {fields['message']}")
+            case "alarm.over":
+                self._alarms.pop(str(fields["name"]), None)
+                self._print_line(f"alarm over: {fields['name']}")
             case "run.finished":
                 self._note = "finished"
         if "queued" in fields:
@@ -186,6 +193,9 @@ class Live:
 
     def _say(self, text: str) -> None:
         self._note = text
+        self._print_line(text)
+
+    def _print_line(self, text: str) -> None:
         if self._mode == "lines":
             self._print(text)
 
@@ -244,6 +254,8 @@ class Live:
             parts.append(Text.assemble(("reward ", "dim"), (line, "green"), " ", newest, overflow="crop"))
         if self._rows:
             parts.append(self._table(width, ascii_only=ascii_only))
+        for name, message in self._alarms.items():
+            parts.append(Text(f"! {name}: {message}", style="bold red", overflow="ellipsis", no_wrap=True))
         if self._note:
             parts.append(Text(self._note, style="dim", overflow="ellipsis", no_wrap=True))
         return Group(*parts)

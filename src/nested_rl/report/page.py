@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nested_rl import redact
+from nested_rl.alarms import KINDS
 from nested_rl.report import digest as digests
 from nested_rl.report import pictures
 from nested_rl.report.digest import Digest
@@ -62,6 +63,7 @@ def render(run: RunDir) -> str:
         table=_table(digest),
         asked=_flat(digest.spec),
         hygiene=_hygiene(digest),
+        alarms=[(a, KINDS.get(a.name, "")) for a in digest.alarms],
     )
 
 
@@ -94,6 +96,9 @@ def sentences(digest: Digest) -> list[str]:
     )
     if digest.masked:
         told.append(f"{count(digest.masked, 'episode')} failed for reasons that are not the agent's and were left out.")
+    standing = [alarm for alarm in digest.alarms if alarm.until is None]
+    if standing:
+        told.append(f"Alarms: {'; '.join(f'{alarm.name} ({alarm.message})' for alarm in standing)}.")
     return told
 
 
