@@ -11,12 +11,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from nested_rl.episode import derived
-from nested_rl.errors import SettingsError, UnknownName
+from nested_rl.errors import InfraFault, SettingsError, UnknownName
 from nested_rl.interfaces import ComputeBackend, Scorer, TaskFamily
 from nested_rl.rundir import RunDir
 from nested_rl.types import EvalSet, EvalSplit, JobSpec, Need, Score, Task
 
 N_ITEMS = 256
+TRIES = 3
 SPLITS: tuple[EvalSplit, ...] = ("hidden", "dev")
 
 
@@ -71,18 +72,22 @@ class Baselines:
         """
         key = f"{task.family}-k{task.difficulty}"
         async with self._measuring:
-            if key not in self._known:
-                self._digests[key] = self._digests_of(task)
-                self._run.write_eval_digests(self._digests)
-                self._known[key] = await self._measure(task)
-                self._run.write_baselines(self._known)
-            elif key not in self._checked and self._digests.get(key, self._digests_of(task)) != self._digests_of(task):
-                raise SettingsError(
-                    f"the evaluation of {key} has changed since this run measured its baselines (its salt, its items or how "
-                    "they are asked); put back what was changed, or start a new run"
-                )
-            self._checked.add(key)
+            if key not in self._checked:
+                self._check(key, self._digests_of(task))
+                await self._measure(key, task)
+                self._checked.add(key)
         return self._known[key]
+
+    def _check(self, key: str, digests: dict[str, str]) -> None:
+        """Scores that are there already, all or some, must be of this very evaluation."""
+        if key in self._known and self._digests.get(key, digests) != digests:
+            raise SettingsError(
+                f"the evaluation of {key} has changed since this run measured its baselines (its salt, its items or how "
+                "they are asked); put back what was changed, or start a new run"
+            )
+        if self._digests.get(key) != digests:
+            self._digests[key] = digests
+            self._run.write_eval_digests(self._digests)
 
     def _digests_of(self, task: Task) -> dict[str, str]:
         """Of items and sampling, by split."""
@@ -90,12 +95,23 @@ class Baselines:
         texts = {split: f"{s.digest}/{s.sampling}/{s.baseline_sampling}" for split, s in sets.items()}
         return {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
 
-    async def _measure(self, task: Task) -> dict[str, dict[str, Score]]:
-        found: dict[str, dict[str, Score]] = {"hidden": {}, "dev": {}}
-        async with self._compute.machine(Need()) as machine:
-            for split in SPLITS:
-                for base in self._bases:
-                    items = self.eval_set(task, split)
-                    seed = derived("baseline", base, split)
-                    found[split][base] = await self._scorer.score(base, items, machine, seed=seed)
-        return found
+    async def _measure(self, key: str, task: Task) -> None:
+        """Whatever is missing. Each score is kept as soon as it is there; a machine that fails is replaced, twice."""
+        found = self._known.setdefault(key, {split: {} for split in SPLITS})
+        missing = [(split, base) for split in SPLITS for base in self._bases if base not in found[split]]
+        faults = 0
+        while missing:
+            try:
+                async with self._compute.machine(Need()) as machine:
+                    while missing:
+                        split, base = missing[0]
+                        seed = derived("baseline", base, split)
+                        found[split][base] = await self._scorer.score(
+                            base, self.eval_set(task, split), machine, seed=seed
+                        )
+                        self._run.write_baselines(self._known)
+                        missing.pop(0)
+            except InfraFault:
+                faults += 1
+                if faults == TRIES:
+                    raise
