@@ -80,7 +80,8 @@ def concurrency(values: Mapping[str, Table]) -> Sequence[Problem]:
 def server(values: Mapping[str, Table]) -> Sequence[Problem]:
     """The server reads what is trained on."""
     given, seq_len = flat(values[NAME]), values["training"]["seq_len"]
-    length: int = given["inference.vllm.max_model_len"] if "inference.vllm.max_model_len" in given else seq_len
+    own: int | None = given.get("inference.vllm.max_model_len")
+    length = seq_len if own is None else own
     if length < seq_len:
         message = f"max_model_len = {length} is less than seq_len = {seq_len}: longer conversations fail"
         return (_told("inference.vllm.max_model_len", message, "leave it out: it is seq_len then"),)
