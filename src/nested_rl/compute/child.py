@@ -8,11 +8,16 @@ import os
 import signal
 from asyncio import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from nested_rl.compute import orphans
 from nested_rl.errors import MachineLost
-from nested_rl.interfaces import Process
 from nested_rl.waiting import uninterrupted
+
+if TYPE_CHECKING:
+    from nested_rl.interfaces import Process
+else:
+    Process = object  # on a remote machine there is the standard library only, and interfaces need more
 
 LINE_BYTES = 8 << 20
 """A longer line is cut."""
