@@ -139,6 +139,7 @@ DENIED: Final[Mapping[str, str]] = {
     "orchestrator.train.source.sampling": _SAMPLING,
     "orchestrator.train.source.algo": "there is one source: set orchestrator.algo",
     "orchestrator.train.source.env.taskset.id": "the taskset is environment.py",
+    "orchestrator.train.source.env.taskset.system_prompt": "it would be a file on the machine; write it into environment.py",
     "orchestrator.train.source.env.taskset.task": "settings of rewards belong into environment.py",
     **dict.fromkeys(
         (

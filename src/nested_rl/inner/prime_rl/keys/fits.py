@@ -85,9 +85,9 @@ def server(values: Mapping[str, Table]) -> Sequence[Problem]:
     if length < seq_len:
         message = f"max_model_len = {length} is less than seq_len = {seq_len}: longer conversations fail"
         return (_told("inference.vllm.max_model_len", message, "leave it out: it is seq_len then"),)
-    chunked = given.get("inference.vllm.enable_chunked_prefill", True)
-    batched = int(given.get("inference.vllm.max_num_batched_tokens", length))
-    if not chunked and batched < length:
+    batched: int | None = given.get("inference.vllm.max_num_batched_tokens")
+    whole = given.get("inference.vllm.enable_chunked_prefill") is False
+    if whole and batched is not None and batched < length:
         message = f"without chunked prefill a prompt of {length} tokens needs as many max_num_batched_tokens"
         return (_told("inference.vllm.max_num_batched_tokens", message, f"use {length} or more"),)
     return ()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import tomli_w
 
-from nested_rl.inner.prime_rl.keys.allowed import ARGUMENTS, SOURCE
 from nested_rl.inner.prime_rl.keys.reading import NAME, flat
 from nested_rl.inner.prime_rl.memory import Placement
 from nested_rl.inner.prime_rl.order import RUN_FOLDER, Package
@@ -117,13 +115,3 @@ def _set(tree: dict[str, Any], path: str, value: object) -> None:
     for table in tables:
         tree = tree.setdefault(table, {})
     tree[name] = value
-
-
-def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What of [prime_rl] is meant for the taskset, by name."""
-    return {
-        path.rpartition(".")[2]: value for path, value in flat(settings).items() if path.startswith(f"{ARGUMENTS}.")
-    }
-
-
-assert ARGUMENTS.startswith(SOURCE)

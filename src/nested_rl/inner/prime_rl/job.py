@@ -1,0 +1,72 @@
+"""What a full-scale job may say, and which machine it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nested_rl.inner.prime_rl import arguments, memory
+from nested_rl.inner.prime_rl.keys import fits
+from nested_rl.inner.prime_rl.keys.allowed import TABLES
+from nested_rl.inner.prime_rl.keys.reading import NAME, read
+from nested_rl.inner.prime_rl.memory import Kind, Shape
+from nested_rl.inner.prime_rl.order import Dialect
+from nested_rl.inner.prime_rl.problems import told
+from nested_rl.jobs.folder import CODE, JOB, JobConfig
+from nested_rl.jobs.surface import FileRules, ProbeRules, Surface
+from nested_rl.types import Need, Problem
+
+
+def surface(bases: Sequence[str]) -> Surface:
+    """Everything that a full-scale job may say."""
+    return Surface(
+        tables=TABLES,
+        bases=tuple(bases),
+        advanced=frozenset({NAME}),
+        files=FileRules(data_files=8),
+        probe=ProbeRules(rows=64, answer_forms=("{answer}", "First I think.\n{answer}", "Answer: {answer}")),
+        rules=fits.RULES,
+        open={NAME: read},
+    )
+
+
+def prompt_chars(config: JobConfig) -> int:
+    """The longest prompt that leaves room for a whole completion, without a tokenizer to ask.
+
+    English has four characters a token and more, digits and code fewer: three are within bounds.
+    """
+    template = 32
+    return int(3 * (config["training"]["seq_len"] - config["rollout"]["max_tokens"] - template))
+
+
+def kind(config: JobConfig) -> Kind:
+    """Whether an adapter or all weights are trained."""
+    return "lora" if config["training"]["lora_rank"] else "full"
+
+
+def dialect_problems(config: JobConfig, files: Mapping[str, str], dialect: Dialect) -> Iterator[Problem]:
+    """What job.toml asks of the environment that it cannot do."""
+    if dialect == "plain" and config["rollout"]["max_turns"] > 1:
+        message = (
+            f"max_turns = {config['rollout']['max_turns']}, but examples and reward make conversations of one turn"
+        )
+        hint = "leave it out, or write a verifiers taskset"
+        yield told("job.fit", f"{JOB}:[rollout] max_turns", message, hint, name="max_turns")
+    yield from arguments.check(config[NAME], files[CODE] if dialect == "native" else "")
+
+
+def need(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> Need:
+    """The smallest machine for the job: one GPU, unless only machines with two that are smaller fit."""
+    one, two = (memory.least(shape, kind(config), config["training"]["seq_len"], gpus) for gpus in (1, 2))
+    return two if not any(one.fits(offer) for offer in offers) and any(two.fits(offer) for offer in offers) else one
+
+
+def memory_problems(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> Iterator[Problem]:
+    """That none of the machines on offer can train it. Without offers nothing is known."""
+    wanted = need(config, shape, offers)
+    if not offers or any(wanted.fits(offer) for offer in offers):
+        return
+    have = " or ".join(f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in offers if offer.gpus) or "no GPU"
+    what = "an adapter of" if kind(config) == "lora" else "all weights of"
+    message = f"training {what} {config.base} takes a GPU of {wanted.gpu_memory_gib:g} GiB; the machines have {have}"
+    hint = "use a smaller seq_len or base" if kind(config) == "lora" else "train an adapter: lora_rank = 16"
+    yield told("job.memory", f"{JOB}:[training] lora_rank", message, hint)
