@@ -93,6 +93,10 @@ class _Signals:
         """The task that runs now is the one to call off."""
         self._task = asyncio.current_task()
 
+    def stopped(self) -> KeyboardInterrupt:
+        """What the caller is told."""
+        return Terminated() if self.first == signal.SIGTERM else KeyboardInterrupt()
+
     def _came(self, number: int, _frame: FrameType | None) -> None:
         self.first = self.first or number
         self._count += 1
@@ -117,13 +121,16 @@ def _in_loop(work: Coroutine[Any, Any, T]) -> T:
     with _Signals() as signals:
         try:
             with asyncio.Runner() as runner:
-                return runner.run(main())
+                found = runner.run(main())
         except (asyncio.CancelledError, KeyboardInterrupt) as stopped:
             if signals.first is None:
                 raise
-            raise (Terminated if signals.first == signal.SIGTERM else KeyboardInterrupt) from stopped
+            raise signals.stopped() from stopped
         finally:
             work.close()  # does something only when it never began
+        if signals.first is not None:  # it came when nothing waited any more; what comes next is not begun
+            raise signals.stopped()
+        return found
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, Full, Queue
 from typing import TypeAlias
 
-from nested_rl import redact, serialize
+from nested_rl import redact, serialize, sync
 from nested_rl.interfaces import Tracker
 from nested_rl.types import Episode, Metrics
 
 log = redact.logger(__name__)
 
 _Call: TypeAlias = Callable[[Tracker], None]
+
+_LOOK_S = 0.2
+"""So often somebody who waits for a tracker looks whether he still should."""
 
 
 def guarded(trackers: Sequence[Tracker], *, queue_size: int = 1000, close_timeout_s: float = 10.0) -> Guarded:
@@ -48,7 +51,8 @@ class Guarded(Tracker):
     def trouble(self) -> str:
         """What went wrong so far, in a sentence; empty when nothing did."""
         told = [(self.failed, "calls of {} failed"), (self.dropped, "calls of {} were dropped")]
-        return "; ".join(f"{n} {what.format(name)}" for counts, what in told for name, n in counts.items())
+        found = [f"{n} {what.format(name)}" for counts, what in told for name, n in counts.items()]
+        return "; ".join([*found, *(f"{side.name} did not close" for side in self._sides if side.hung)])
 
     def metrics(self, step: int, values: Metrics) -> None:
         row = redact.data(dict(values))  # a copy: the loop may go on writing into its own
@@ -81,6 +85,7 @@ class _Side:
         self.name = type(tracker).__name__
         self.dropped = 0
         self.failed = 0
+        self.hung = False
         self._tracker = tracker
         self._calls: Queue[_Call | None] = Queue(maxsize=queue_size)
         self._closed = False
@@ -115,8 +120,12 @@ class _Side:
                 return
 
     def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        """Wait for it, at most so long, and not when the user is in a hurry."""
+        deadline = time.monotonic() + timeout_s
+        while self._thread.is_alive() and not sync.hurrying() and (left := deadline - time.monotonic()) > 0:
+            self._thread.join(min(left, _LOOK_S))
         if self._thread.is_alive():
+            self.hung = True
             self.dropped += max(0, self._calls.qsize() - 1)  # the last entry is the request to close
             self._warn("hung", "tracker %s did not close in time and was left behind", self.name)
 
