@@ -16,7 +16,7 @@ from attrs import define, evolve, field, frozen
 
 from nested_rl import redact, rewards
 from nested_rl.clock import Clock
-from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, SupervisionError
+from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, RunDirError, SupervisionError
 from nested_rl.interfaces import AgentHarness, Desk, InnerTrainer, JobQueue, Policy, RewardFn
 from nested_rl.jobs.folder import digest
 from nested_rl.types import (
@@ -231,7 +231,8 @@ async def run_episode(
     """Task → transcript → job → result → reward. `leave` is called when the agent has said its last word.
 
     A fault of ours on the way (the sampler, the probe, a machine) masks the episode; what the agent does wrong scores.
-    Only cancellation, a used-up budget, a dead background task and errors of the reward function come out as exceptions.
+    Only cancellation, a used-up budget, a full or broken disk, a dead background task and errors of the reward function come out
+    as exceptions.
     """
     desk = EpisodeDesk(task, place, parts, dev=dev)
     start_s = parts.clock.monotonic()
@@ -239,7 +240,7 @@ async def run_episode(
     try:
         work = parts.harness.run(task, policy, desk, seed=derived(place.seed, "agent"))
         transcript = await within(parts.clock, deadline_s, work, excused_s=lambda: desk.waited_s)
-    except (RewardError, BudgetExceeded, SupervisionError):
+    except (RewardError, BudgetExceeded, RunDirError, SupervisionError):
         raise
     except asyncio.CancelledError as error:
         if (here := asyncio.current_task()) is None or here.cancelling():
