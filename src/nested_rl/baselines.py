@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from nested_rl import soundness
 from nested_rl.episode import derived
 from nested_rl.errors import InfraFault, SettingsError, UnknownName
 from nested_rl.interfaces import ComputeBackend, Scorer, TaskFamily
@@ -68,11 +69,12 @@ class Baselines:
     async def of(self, task: Task) -> Mapping[str, Mapping[str, Score]]:
         """Split → base → score. The first caller measures; the others wait for it.
 
-        Raises SettingsError when they were measured on another evaluation than the present one: nothing may be compared.
+        Raises SettingsError when the family's own code does not hold (see soundness.py), and when they were measured on another evaluation than the present one: nothing may be compared.
         """
         key = f"{task.family}-k{task.difficulty}"
         async with self._measuring:
             if key not in self._checked:
+                soundness.check(self._families[task.family], [self.eval_set(task, split) for split in SPLITS])
                 self._check(key, self._digests_of(task))
                 await self._measure(key, task)
                 self._checked.add(key)

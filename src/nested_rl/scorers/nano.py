@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nested_rl import tasks
+from nested_rl import redact, tasks
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import InfraFault, SettingsError
 from nested_rl.interfaces import Machine, Scorer, TaskFamily
 from nested_rl.nano.lines import OutOfTime, ask
-from nested_rl.types import Checkpoint, EvalSet, Sampling, Score
+from nested_rl.types import Checkpoint, EvalSet, Item, Sampling, Score
+
+log = redact.logger(__name__)
 
 KEY = "nano-sampler"
 ARGV = ("python", "-s", "-P", "-m", "nested_rl.nano.serve")
@@ -55,7 +57,7 @@ class NanoScorer(Scorer):
                 f"{KEY} on {machine.id} gave {len(texts)} completions of {samples} x {len(eval_set.items)}"
             )
         right = [
-            bool(ended) and family.grade(eval_set.items[i // samples], text).correct
+            bool(ended) and _right(family, eval_set.items[i // samples], text)
             for i, (text, ended) in enumerate(zip(texts, finished, strict=True))
         ]
         return Score.of(
@@ -94,6 +96,15 @@ class NanoScorer(Scorer):
         if family is None:
             (family,) = tasks.load(name, scale="nano")
         return family.at("nano") if isinstance(family, tasks.ChainFamily) and family.scale != "nano" else family
+
+
+def _right(family: TaskFamily, item: Item, text: str) -> bool:
+    """A text that the family's code fails on is wrong: as a fault of ours it would have the job left out."""
+    try:
+        return family.grade(item, text).correct
+    except Exception as error:  # noqa: BLE001  a family of the user's may raise anything
+        log.warning("grade() of family %s raised on %r, which counts as wrong: %r", family.name, text[:200], error)
+        return False
 
 
 def _sampling(model: Checkpoint | str, eval_set: EvalSet) -> Sampling:
