@@ -8,7 +8,8 @@ from nested_rl import lazy
 
 if TYPE_CHECKING:
     from nested_rl.trainers.nano import NanoTrainer
+    from nested_rl.trainers.tinker import TinkerTrainer
 
-__all__ = ["NanoTrainer"]
+__all__ = ["NanoTrainer", "TinkerTrainer"]
 
-__getattr__ = lazy.names(__name__, {"NanoTrainer": "nano"})
+__getattr__ = lazy.names(__name__, {"NanoTrainer": "nano", "TinkerTrainer": "tinker"})
