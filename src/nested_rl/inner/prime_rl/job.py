@@ -62,11 +62,12 @@ def need(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> Need:
 
 def memory_problems(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> Iterator[Problem]:
     """That none of the machines on offer can train it. Without offers nothing is known."""
-    wanted = need(config, shape, offers)
-    if not offers or any(wanted.fits(offer) for offer in offers):
+    if not offers or any(need(config, shape, offers).fits(offer) for offer in offers):
         return
+    one, two = (memory.least(shape, kind(config), config["training"]["seq_len"], gpus) for gpus in (1, 2))
     have = " or ".join(f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in offers if offer.gpus) or "no GPU"
     what = "an adapter of" if kind(config) == "lora" else "all weights of"
-    message = f"training {what} {config.base} takes a GPU of {wanted.gpu_memory_gib:g} GiB; the machines have {have}"
+    takes = f"one GPU of {one.gpu_memory_gib:g} GiB or two of {two.gpu_memory_gib:g} GiB"
+    message = f"training {what} {config.base} takes {takes}, and {one.disk_gib:g} GiB of disk; the machines have {have}"
     hint = "use a smaller seq_len or base" if kind(config) == "lora" else "train an adapter: lora_rank = 16"
     yield told("job.memory", f"{JOB}:[training] lora_rank", message, hint)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import tomli_w
 
+from nested_rl.inner.prime_rl.keys.allowed import KINDS
 from nested_rl.inner.prime_rl.keys.reading import NAME, flat
 from nested_rl.inner.prime_rl.memory import Placement
 from nested_rl.inner.prime_rl.order import RUN_FOLDER, Package
@@ -43,7 +44,7 @@ def _tree(
     }
     if placement.cache_bytes is not None:
         server["kv_cache_memory_bytes"] = placement.cache_bytes
-    trainer: dict[str, Any] = {"optim": {"lr": float(training["learning_rate"])}}
+    trainer: dict[str, Any] = {"optim": {"type": "adamw", "lr": float(training["learning_rate"])}}
     if training["lora_rank"]:
         trainer["model"] = {"lora": {"rank": training["lora_rank"]}}
     return {
@@ -94,9 +95,12 @@ def _source(config: JobConfig, package: Package, harness: str, seed: int) -> dic
 
 
 def _settings(config: JobConfig) -> dict[str, Any]:
-    """What [prime_rl] says, with phases of the schedule that fit the number of steps."""
+    """What [prime_rl] says, every type spelt out, with phases of the schedule that fit the number of steps."""
     given, steps = flat(config[NAME]), config["training"]["steps"]
     given = {path: value for path, value in given.items() if value != {}}
+    for table, kinds in KINDS.items():
+        if any(path.startswith(f"{table}.") for path in given):
+            given.setdefault(f"{table}.type", next(iter(kinds)))
     schedule = "trainer.scheduler"
     if given.get(f"{schedule}.type") in ("linear", "cosine"):
         warmup = given.setdefault(f"{schedule}.warmup_steps", min(10, steps // 10))
