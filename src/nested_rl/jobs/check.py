@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn, TypeAlias
 
 from nested_rl.jobs.folder import CODE, DATA
@@ -37,19 +37,24 @@ _BAD_ATTRIBUTES: Final = frozenset(
 )
 _MANY = 8
 
+Form: TypeAlias = Callable[[ast.Module, Mapping[str, str]], Iterator[Problem]]
+"""What a dialect wants of environment.py, given its syntax tree and all files."""
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-def check(files: Mapping[str, str], surface: Surface) -> tuple[Problem, ...]:
-    """All problems of environment.py and data/*.jsonl that can be seen without running anything."""
-    problems = list(_code(files[CODE], files, surface)) if CODE in files else []
+def check(files: Mapping[str, str], surface: Surface, form: Form | None = None) -> tuple[Problem, ...]:
+    """All problems of environment.py and data/*.jsonl that can be seen without running anything.
+
+    `form` says what environment.py must define; by default `examples` and `reward`, and `open` for its own data alone.
+    """
+    problems = list(_code(files[CODE], files, surface, form or _plain)) if CODE in files else []
     for name in sorted(files):
         if name.startswith(DATA):
             problems += _rows(name, files[name])
     return tuple(problems[:_MANY])
 
 
-def _code(source: str, files: Mapping[str, str], surface: Surface) -> Iterator[Problem]:
+def _code(source: str, files: Mapping[str, str], surface: Surface, form: Form) -> Iterator[Problem]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in an agent's text is no news for the user
@@ -62,15 +67,18 @@ def _code(source: str, files: Mapping[str, str], surface: Surface) -> Iterator[P
     except (ValueError, RecursionError, MemoryError, OverflowError):
         yield problem("environment.syntax", CODE, "Python cannot read it: too deeply nested", "write simpler code")
         return
-    nodes = list(ast.walk(tree))
-    for node in nodes:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from _import(node, surface)
         elif isinstance(node, ast.Name | ast.Attribute):
             yield from _name(node)
         elif isinstance(node, ast.Call | ast.BinOp):
             yield from _huge(node)
-    yield from _opens(nodes, files)
+    yield from form(tree, files)
+
+
+def _plain(tree: ast.Module, files: Mapping[str, str]) -> Iterator[Problem]:
+    yield from _opens(list(ast.walk(tree)), files)
     yield from _functions(tree)
 
 

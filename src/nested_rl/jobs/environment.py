@@ -23,7 +23,12 @@ from nested_rl.jobs.faults import (
     SandboxUnavailable,
 )
 
-_DURING: Final[Mapping[str, During]] = {"load": "environment", "examples": "examples", "rewards": "reward"}
+_DURING: Final[Mapping[str, During]] = {
+    "load": "environment",
+    "examples": "examples",
+    "rewards": "reward",
+    "describe": "examples",
+}
 _CPU_SIGNALS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
 
 
@@ -73,6 +78,10 @@ class Environment:
             raise self._stop(_forged("reward"))
         return [float(value) for value in values]
 
+    def describe(self, **request: object) -> Any:
+        """What an environment of another dialect says of itself, as it says it."""
+        return self._ask("describe", None, **request)
+
     @property
     def log(self) -> str:
         """What the code has printed so far, cut to `Limits.log_bytes`."""
@@ -98,10 +107,10 @@ class Environment:
 
     # ---- one question, one answer
 
-    def load(self, source: str, data: Mapping[str, str]) -> None:
-        """Run environment.py's top level. Called by the zygote, once."""
+    def load(self, source: str, data: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+        """Run environment.py's top level. Called by the zygote, once. `settings` are for other dialects than the plain one."""
         self._receive(time.monotonic() + self._limits.call_s, "environment", first=True)
-        self._ask("load", None, source=source, data=dict(data))
+        self._ask("load", None, source=source, data=dict(data), settings=dict(settings))
 
     def _ask(self, op: str, timeout_s: float | None, **request: object) -> Any:
         if self._over is not None:

@@ -24,6 +24,8 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "HOME": "/nonexistent",
     "PYTHONHASHSEED": "0",  # the same job orders its sets the same way everywhere
+    "OPENBLAS_NUM_THREADS": "1",  # a process with threads may not enter new namespaces
+    "OMP_NUM_THREADS": "1",
 }
 
 
@@ -33,12 +35,21 @@ class Nursery:
     The thread that starts it lives as long as the process: the kernel kills the process when that thread is gone.
     """
 
-    def __init__(self, *, python: str | None, kit: bool, strongest: Level, families: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        python: str | None,
+        kit: bool,
+        strongest: Level,
+        families: Sequence[Path] = (),
+        runner: str = "nested_rl.jobs.runner",
+    ) -> None:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._control, theirs = socket.socketpair()
         command = [python or sys.executable, "-s", "-P", "-B", "-c", _BOOT, _path(python)]
-        command += ["--control", str(theirs.fileno()), "--strongest", strongest, *(["--kit"] if kit else [])]
+        command += ["--control", str(theirs.fileno()), "--strongest", strongest, "--runner", runner]
+        command += ["--kit"] if kit else []
         command += [word for folder in families for word in ("--family", str(folder))]
         started = threading.Event()
         with theirs, tempfile.TemporaryFile() as errors:

@@ -35,7 +35,7 @@ log = redact.logger(__name__)
 LIMITS = Limits(cpu_s=2, memory_mib=256, life_s=20.0)
 """What a probe may use: hundreds of times what a sound job needs."""
 
-_SEED = 20_260_101
+SEED = 20_260_101
 _SAME = 1e-9
 _SUMMED = 1e300
 """Rewards beyond this cannot be averaged; they are too large in any case."""
@@ -62,14 +62,15 @@ def probe(
     """Load, ask for rows twice, reward right, wrong and odd replies. Raises SandboxUnavailable when that is not the job's fault."""
     try:
         with zygote.spawn(files, limits or LIMITS) as environment:
-            return _look(environment, rules, families)
+            return look(environment, rules, families)
     except EnvironmentFault as fault:
         return Findings(problems=(explained(fault, families),))
 
 
-def _look(environment: Environment, rules: ProbeRules, families: Sequence[TaskFamily]) -> Findings:
-    rows = environment.examples(_SEED, rules.rows)
-    again = environment.examples(_SEED, rules.rows)
+def look(environment: Environment, rules: ProbeRules, families: Sequence[TaskFamily]) -> Findings:
+    """The rows and the reward of a living environment. Raises EnvironmentFault when it gives no rows."""
+    rows = environment.examples(SEED, rules.rows)
+    again = environment.examples(SEED, rules.rows)
     problems = list(_rows(rows, again, rules))
     keys, unreadable = _keys(rows, families) if not problems else ({}, {})
     recognised = tuple(name for name, found in keys.items() if 2 * len(found) > len(rows))

@@ -41,11 +41,11 @@ class Wrong(Exception):
         self.row = row
 
 
-def serve(pipe: int, *, log_bytes: int) -> None:
-    """Answer until the controller hangs up. Descriptor 1 is the log."""
+def serve(pipe: int, *, log_bytes: int, environment: Environment | None = None) -> None:
+    """Answer until the controller hangs up, for an `environment` of another dialect if one is given. Descriptor 1 is the log."""
     sys.stdout = sys.stderr = Log(1, log_bytes)
     sys.stdin = io.StringIO("")
-    environment = Environment()
+    environment = environment or Environment()
     while (request := wire.read(pipe)) is not None:
         reply = {"nonce": request["nonce"], **environment.answer(request)}
         try:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from nested_rl.jobs import runner
 from nested_rl.jobs.confine import Level
@@ -50,7 +50,8 @@ class Zygote:
 
     `python` is the interpreter, `kit` whether `nested_rl.jobkit` is loaded for environment.py, `families` the folders of
     further families that the kit then knows by name (their code is the user's, and trusted), `strongest` the strongest
-    mechanism to try (`level` says what was found), `at_once` how many probes may wait on its `threads`.
+    mechanism to try (`level` says what was found), `at_once` how many probes may wait on its `threads`. `runner` is the module
+    that answers for an environment: it lists what it must have loaded (MODULES), may do more of that (warm) and has `serve`.
     """
 
     def __init__(
@@ -61,11 +62,14 @@ class Zygote:
         families: Sequence[Path] = (),
         strongest: Level = "namespaces",
         at_once: int = 4,
+        runner: str = runner.__name__,
     ) -> None:
         self.families = tuple(families)
         self.threads = ThreadPoolExecutor(at_once, thread_name_prefix="sandbox")
         self.restarts = 0
-        self._start = functools.partial(Nursery, python=python, kit=kit, families=self.families, strongest=strongest)
+        self._start = functools.partial(
+            Nursery, python=python, kit=kit, families=self.families, strongest=strongest, runner=runner
+        )
         self._nursery: Nursery | None = None
         self._lock = threading.Lock()
 
@@ -74,16 +78,18 @@ class Zygote:
         """The mechanism in use. Starts the process if need be."""
         return self._living().level
 
-    def spawn(self, files: Mapping[str, str], limits: Limits | None = None) -> Environment:
-        """environment.py of a job, loaded. Raises an AgentFault when its top level fails, SandboxUnavailable when we do."""
+    def spawn(
+        self, files: Mapping[str, str], limits: Limits | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Environment:
+        """environment.py of a job, loaded, with the `settings` that its dialect knows. Raises an AgentFault when its top level fails, SandboxUnavailable when we do."""
         limits = limits or Limits()
         nursery = self._living()
         try:
-            return _spawn(nursery, files, limits)
+            return _spawn(nursery, files, limits, settings or {})
         except SandboxUnavailable:
             if nursery.alive:  # another process would fare no better, and others may be using this one
                 raise
-            return _spawn(self._living(), files, limits)
+            return _spawn(self._living(), files, limits, settings or {})
 
     def close(self) -> None:
         """End the process and every environment."""
@@ -113,7 +119,7 @@ class Zygote:
             return self._nursery
 
 
-def _spawn(nursery: Nursery, files: Mapping[str, str], limits: Limits) -> Environment:
+def _spawn(nursery: Nursery, files: Mapping[str, str], limits: Limits, settings: Mapping[str, Any]) -> Environment:
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the environment
     ours, theirs = socket.socketpair()
     with theirs:
@@ -127,7 +133,7 @@ def _spawn(nursery: Nursery, files: Mapping[str, str], limits: Limits) -> Enviro
     environment = Environment(end, ours, log, limits)
     try:
         data = {name: text for name, text in files.items() if name.startswith("data/")}
-        environment.load(files[runner.CODE], data)
+        environment.load(files[runner.CODE], data, settings)
     except (TimeoutError, ConnectionError) as error:
         environment.close()
         raise SandboxUnavailable("the environment's process did not start") from error

@@ -16,6 +16,8 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from nested_rl.jobs import runner, wire
@@ -30,11 +32,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--strongest", default="namespaces")
+    parser.add_argument("--runner", default=runner.__name__)
     parser.add_argument("--kit", action="store_true")
     parser.add_argument("--family", action="append", default=[])
     arguments = parser.parse_args()
-    for module in (*runner.MODULES, *(f"encodings.{codec}" for codec in _CODECS)):
+    serving = importlib.import_module(arguments.runner)
+    for module in (*serving.MODULES, *(f"encodings.{codec}" for codec in _CODECS)):
         importlib.import_module(module)
+    if hasattr(serving, "warm"):
+        serving.warm()
     if arguments.kit:
         kit = importlib.import_module("nested_rl.jobkit")
         kit.warm()
@@ -45,15 +51,20 @@ def main() -> None:
     walls = Walls.build(arguments.strongest)
     with socket.socket(fileno=arguments.control) as control:
         wire.write(control.fileno(), wire.pack({"level": walls.level}))
-        Zygote(control, walls).serve()
+        Zygote(control, walls, serving).serve()
 
 
 class Zygote:
-    """Forks and ends environments, as the controller asks. One request at a time, each quick."""
+    """Forks and ends environments, as the controller asks. One request at a time, each quick.
 
-    def __init__(self, control: socket.socket, walls: Walls) -> None:
+    `serving` is the module whose `serve` answers for an environment. What it has loaded does not count as an environment's memory.
+    """
+
+    def __init__(self, control: socket.socket, walls: Walls, serving: ModuleType = runner) -> None:
         self._control = control
         self._walls = walls
+        self._serving = serving
+        self._loaded = 0 if serving is runner else _address_space()
         self._pids: dict[int, int] = {}
         self._null = os.open(os.devnull, os.O_RDWR)
 
@@ -105,10 +116,12 @@ class Zygote:
             pipe = _alone(pipe)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             self._walls.enter(
-                cpu_s=request["cpu_s"], memory_bytes=request["memory_bytes"], file_bytes=request["log_bytes"]
+                cpu_s=request["cpu_s"],
+                memory_bytes=self._loaded + request["memory_bytes"],
+                file_bytes=request["log_bytes"],
             )
             wire.write(pipe, wire.pack(runner.READY))
-            runner.serve(pipe, log_bytes=request["log_bytes"])
+            self._serving.serve(pipe, log_bytes=request["log_bytes"])
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may unwind into the zygote's loop
             with suppress(BaseException):
@@ -125,6 +138,15 @@ class Zygote:
             os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         return {"status": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def _address_space() -> int:
+    """Bytes of address space that this process has taken, 0 where that cannot be known."""
+    try:
+        pages = Path("/proc/self/statm").read_text("ascii").split()[0]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
 
 
 def _alone(pipe: int) -> int:
