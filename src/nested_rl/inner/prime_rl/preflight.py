@@ -1,0 +1,133 @@
+"""What a machine has, looked at before its first job, and whether full-scale jobs can run there."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from attrs import field, frozen
+
+from nested_rl import serialize
+from nested_rl.errors import InfraFault, MachineLost, SettingsError
+from nested_rl.inner.prime_rl import pin
+from nested_rl.interfaces import Machine
+
+PATIENCE_S = 180.0
+DISK_GIB = 20.0
+"""Room for the weights, logs and caches of one job."""
+FREE_MIB = 600
+"""A GPU that holds more than this is in use: a driver with nothing to do holds less."""
+PINNED: Mapping[str, str] = {"verifiers": pin.VERIFIERS}
+
+_RUNNER = Path(__file__).parent / "runner"
+_BEGIN = "from runner.main import begin\nbegin()\n"
+
+
+@frozen(kw_only=True)
+class Gpu:
+    """One GPU. Memory is in MiB, `ecc` counts uncorrected errors since the driver was loaded."""
+
+    index: int
+    name: str
+    total_mib: int
+    used_mib: int
+    ecc: int = 0
+    driver: str = ""
+
+
+@frozen(kw_only=True)
+class Facts:
+    """A machine as it was found. `versions` are of the packages beside `program`, `image` is what its maker wrote down."""
+
+    program: str = ""
+    versions: Mapping[str, str] = field(factory=dict)
+    commit: str = ""
+    image: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    driver_fault: str = ""
+    disk_gib: float = 0.0
+    user: str = ""
+    python: str = ""
+    system: str = ""
+
+    @property
+    def told(self) -> str:
+        """One line, for the log of a job."""
+        cards = ", ".join(f"{gpu.name} {gpu.total_mib} MiB" for gpu in self.gpus) or "no GPU"
+        driver = next((gpu.driver for gpu in self.gpus), "none")
+        packages = " ".join(f"{name}=={version}" for name, version in sorted(self.versions.items()))
+        return (
+            f"machine: {cards}; driver {driver}; {packages or 'no packages'}; commit {self.commit or 'not told'}; "
+            f"image {self.image or 'not told'}; {self.disk_gib:.0f} GiB of disk; {self.system}"
+        )
+
+
+@functools.cache
+def runner() -> bytes:
+    """The runner as one file that any Python from 3.10 on can run; the same bytes for the same source."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr(zipfile.ZipInfo("__main__.py"), _BEGIN)
+        for path in sorted(_RUNNER.glob("*.py")):
+            file.writestr(zipfile.ZipInfo(f"runner/{path.name}"), path.read_bytes())
+    return archive.getvalue()
+
+
+async def installed(machine: Machine) -> tuple[str, ...]:
+    """Put the runner on the machine; the command that starts it."""
+    path = f"prime-rl/runner-{hashlib.sha256(runner()).hexdigest()[:16]}.pyz"
+    await machine.put(path, runner())
+    return ("python3", "-I", f"{machine.root}/{path}")
+
+
+async def preflight(machine: Machine, *, gpus: str, program: str = "rl", versions: Mapping[str, str] = PINNED) -> Facts:
+    """What the machine has; it is asked once. Raises InfraFault that names everything missing for a job on the devices `gpus`.
+
+    `versions` are packages that must be there, exactly.
+    """
+    known = _KNOWN.get(machine) or await facts(machine, program)
+    _KNOWN.pop(machine, None)
+    if problems := list(_missing(known, gpus, program, versions)):
+        raise InfraFault(f"{machine.id} cannot run full-scale jobs: {'; '.join(problems)}")
+    _KNOWN[machine] = known
+    return known
+
+
+async def facts(machine: Machine, program: str = "rl") -> Facts:
+    """Ask the machine. Raises MachineLost when it gives no sensible answer."""
+    try:
+        told = await machine.run([*await installed(machine), "facts", program], timeout_s=PATIENCE_S)
+        if told.returncode != 0:
+            raise MachineLost(f"{machine.id} cannot run the runner: {told.stderr.strip()[-500:]}")
+        return serialize.loads(told.stdout, Facts)
+    except (OSError, TimeoutError, SettingsError) as error:
+        raise MachineLost(f"{machine.id} does not say what it has: {error}") from error
+
+
+def _missing(facts: Facts, gpus: str, program: str, versions: Mapping[str, str]) -> Iterator[str]:
+    if not facts.program:
+        yield f"{program} is not installed (not on the PATH, not where prime-rl's image has it)"
+    for name, version in versions.items():
+        found = facts.versions.get(name)
+        if facts.program and found != version:
+            yield f"{name} is {found or 'not installed'}, jobs are written for {version}"
+    if facts.commit and facts.commit != pin.COMMIT:
+        yield f"prime-rl is at {facts.commit[:12]}, jobs are written for {pin.COMMIT[:12]}"
+    if facts.driver_fault:
+        yield facts.driver_fault
+    devices = {str(gpu.index): gpu for gpu in facts.gpus}
+    for device in sorted({device.strip() for device in gpus.split(",")} - {""}):
+        if device not in devices:
+            yield f"there is no GPU {device}"
+        elif devices[device].used_mib > FREE_MIB:
+            yield f"GPU {device} is in use ({devices[device].used_mib} MiB)"
+    if facts.disk_gib < DISK_GIB:
+        yield f"only {facts.disk_gib:.1f} GiB of disk are free, {DISK_GIB:g} are needed"
+
+
+_KNOWN: WeakKeyDictionary[Machine, Facts] = WeakKeyDictionary()
