@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 from nested_rl import soundness
@@ -92,15 +93,18 @@ class Baselines:
             self._run.write_eval_digests(self._digests)
 
     def _digests_of(self, task: Task) -> dict[str, str]:
-        """Of items and sampling, by split."""
+        """Of items, sampling and the scorer's engine, by split."""
         sets = {split: self.eval_set(task, split) for split in SPLITS}
-        texts = {split: f"{s.digest}/{s.sampling}/{s.baseline_sampling}" for split, s in sets.items()}
+        settings = getattr(self._scorer, "settings", None)
+        engine = f"/{json.dumps(settings(), sort_keys=True)}" if callable(settings) else ""
+        texts = {split: f"{s.digest}/{s.sampling}/{s.baseline_sampling}{engine}" for split, s in sets.items()}
         return {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
 
     async def _measure(self, key: str, task: Task) -> None:
         """Whatever is missing. Each score is kept as soon as it is there; a machine that fails is replaced, twice."""
         found = self._known.setdefault(key, {split: {} for split in SPLITS})
-        missing = [(split, base) for split in SPLITS for base in self._bases if base not in found[split]]
+        # A base at a time: a scorer may have a server to start for each.
+        missing = [(split, base) for base in self._bases for split in SPLITS if base not in found[split]]
         faults = 0
         while missing:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from nested_rl.errors import NestedRLError, SettingsError
+from nested_rl.errors import InfraFault, NestedRLError, SettingsError
 from nested_rl.interfaces import Machine, Scorer
 from nested_rl.types import Checkpoint, EvalSet
 
@@ -62,7 +62,8 @@ class ScorerSuite:
     async def test_an_unknown_base_is_refused_by_name(
         self, scorer: Scorer, machine: Machine, eval_set: EvalSet
     ) -> None:
-        with pytest.raises(SettingsError, match="no-such-base"):
+        """Or told to be nowhere, by a scorer that looks for bases on the machine."""
+        with pytest.raises((SettingsError, InfraFault), match="no-such-base"):
             await scorer.score("no-such-base", eval_set, machine)
 
     async def test_a_checkpoint_that_is_not_there_is_an_error_and_not_a_score(
