@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
-from nested_rl import soundness
+from nested_rl import describe, soundness
 from nested_rl.episode import derived
 from nested_rl.errors import InfraFault, SettingsError, UnknownName
 from nested_rl.interfaces import ComputeBackend, Scorer, TaskFamily
@@ -21,6 +21,9 @@ from nested_rl.types import EvalSet, EvalSplit, JobSpec, Need, Score, Task
 N_ITEMS = 256
 TRIES = 3
 SPLITS: tuple[EvalSplit, ...] = ("hidden", "dev")
+
+
+GRADER = "grader"
 
 
 class Baselines:
@@ -60,7 +63,9 @@ class Baselines:
         return self._sets[place]
 
     def hidden_set(self, spec: JobSpec) -> EvalSet:
-        """What a job's checkpoint is scored on."""
+        """What a job's checkpoint is scored on. Raises SettingsError when it is no longer what the baselines were scored on."""
+        if (key := _key(spec.task)) in self._digests:
+            self._check(key, self._digests_of(spec.task))
         return self.eval_set(spec.task, "hidden")
 
     def dev_set(self, spec: JobSpec) -> EvalSet:
@@ -72,18 +77,25 @@ class Baselines:
 
         Raises SettingsError when the family's own code does not hold (see soundness.py), and when they were measured on another evaluation than the present one: nothing may be compared.
         """
-        key = f"{task.family}-k{task.difficulty}"
+        key = _key(task)
         async with self._measuring:
             if key not in self._checked:
                 soundness.check(self._families[task.family], [self.eval_set(task, split) for split in SPLITS])
-                self._check(key, self._digests_of(task))
+            self._check(key, self._digests_of(task))
+            if key not in self._checked:
                 await self._measure(key, task)
                 self._checked.add(key)
         return self._known[key]
 
     def _check(self, key: str, digests: dict[str, str]) -> None:
         """Scores that are there already, all or some, must be of this very evaluation."""
-        if key in self._known and self._digests.get(key, digests) != digests:
+        before = digests | self._digests.get(key, {})
+        if key in self._known and before[GRADER] != digests[GRADER]:
+            raise SettingsError(
+                f"the code that grades {key} has changed since this run measured its baselines; put back what was changed, or "
+                "start a new run"
+            )
+        if key in self._known and before != digests:
             raise SettingsError(
                 f"the evaluation of {key} has changed since this run measured its baselines (its salt, its items or how "
                 "they are asked); put back what was changed, or start a new run"
@@ -93,12 +105,17 @@ class Baselines:
             self._run.write_eval_digests(self._digests)
 
     def _digests_of(self, task: Task) -> dict[str, str]:
-        """Of items, sampling and the scorer's engine, by split."""
+        """Of items, sampling and the scorer's engine, by split; and of the code that grades."""
         sets = {split: self.eval_set(task, split) for split in SPLITS}
         settings = getattr(self._scorer, "settings", None)
         engine = f"/{json.dumps(settings(), sort_keys=True)}" if callable(settings) else ""
         texts = {split: f"{s.digest}/{s.sampling}/{s.baseline_sampling}{engine}" for split, s in sets.items()}
-        return {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
+        found: dict[str, str] = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
+        return found | {GRADER: self.grader(task.family)}
+
+    def grader(self, *families: str) -> str:
+        """Names the code that grades these families: the families' own and the scorer's."""
+        return describe.code(self._scorer, *(self._families[name] for name in families))
 
     async def _measure(self, key: str, task: Task) -> None:
         """Whatever is missing. Each score is kept as soon as it is there; a machine that fails is replaced, twice."""
@@ -121,3 +138,7 @@ class Baselines:
                 faults += 1
                 if faults == TRIES:
                     raise
+
+
+def _key(task: Task) -> str:
+    return f"{task.family}-k{task.difficulty}"

@@ -86,6 +86,8 @@ class EvalReport:
     masked: int = 0
     conditions: str = ""
     """A digest of parts and tasks of one's own; reports made under different ones are not compared."""
+    grader: str = ""
+    """A digest of the code that graded; empty in reports of an earlier version."""
     rows: tuple[EvalRow, ...] = field(default=(), repr=False)
 
     @property
@@ -129,6 +131,10 @@ class EvalReport:
             raise SettingsError(
                 "these evaluations had different parts (reward, harness, …): evaluate both with the same"
             )
+        if self.grader and other.grader and self.grader != other.grader:
+            raise SettingsError(
+                "these evaluations were graded by different code (the families' or the scorer's): evaluate both with the same"
+            )
         return Comparison(
             n=len(pairs),
             reward=_difference(pairs, lambda rows: _mean([r.reward for r in rows])),
@@ -158,7 +164,7 @@ class EvalReport:
         """What `to_json` wrote."""
         rows = tuple(EvalRow(**row) for row in data["rows"])
         names = ("policy", "version", "split", "seed", "masked", "conditions")
-        return cls(rows=rows, **{name: data[name] for name in names})
+        return cls(rows=rows, grader=data.get("grader", ""), **{name: data[name] for name in names})
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -208,7 +214,8 @@ async def evaluate(
     Raises SupervisionError when every episode failed for reasons that are not the agent's: that says nothing of the agent.
     """
     done = run.evals().get(name)
-    if done is not None and not done["masked"]:
+    grader = baselines.grader(*(f.name for f in families))
+    if done is not None and not done["masked"] and done.get("grader", grader) == grader:
         return EvalReport.from_json(done)
     tasks = eval_tasks(families, split, n=n, seed=seed)
     scores = [await baselines.of(task) for task in tasks]
@@ -244,6 +251,7 @@ async def evaluate(
         seed=seed,
         masked=len(episodes) - len(rows),
         conditions=conditions,
+        grader=grader,
         rows=rows,
     )
     run.write_eval(name, report.to_json())

@@ -159,6 +159,9 @@ class Experiment(Choice):
                 opened(self, run, families, job_seeds=job_seeds, watch=live.on_event) as session,
             ):
                 alarms = session.alarms
+                level = getattr(session.parts.inner, "sandbox_level", None)
+                if level is not None:
+                    run.journal.append({"t": self.clock.now(), "event": "sandbox", "level": await level()})
                 loop = Loop(
                     run=run,
                     families=families,
@@ -247,8 +250,12 @@ class Experiment(Choice):
             else:
                 agent, label = _named(policy)
             conditions = self._conditions(families, seed)
+            own = None if isinstance(policy, str) else policy
             silent: Watcher = lambda event, fields: None  # noqa: ARG005, E731
-            async with _ready(policy), opened(self, run, families, job_seeds=job_seeds, watch=silent) as session:
+            async with (
+                _ready(policy),
+                opened(self, run, families, job_seeds=job_seeds, watch=silent, agent=own) as session,
+            ):
                 if isinstance(policy, str):
                     await session.trainer.load(refs[version])
                     policy = await session.trainer.policy()

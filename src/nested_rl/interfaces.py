@@ -75,6 +75,8 @@ class Policy(ABC):
     """Something that can be asked for the next turn of a conversation, at one fixed version of its weights."""
 
     version: int = 0
+    embedded: bool = False
+    """Whether it is one of the small models and scripts of this package, for whose jobs a weak sandbox will do."""
     context_tokens: int = 0
     """At most this many tokens of conversation. Small contexts get the brief guide."""
 
@@ -122,6 +124,9 @@ class Renderer(ABC):
 
 class OuterTrainer(ABC):
     """Owns the policy's weights."""
+
+    embedded: bool = False
+    """Whether its policies are (see Policy)."""
 
     @abstractmethod
     async def policy(self) -> Policy:
@@ -200,6 +205,20 @@ class InnerTrainer(ABC):
     @abstractmethod
     async def train(self, job: Job, machine: Machine) -> Checkpoint:
         """Train on the machine. Raises AgentFault or InfraFault; which one is never decided by what the job printed."""
+
+
+@runtime_checkable
+class Walled(Protocol):
+    """Optional power of an inner trainer: it knows how strong its sandbox for agent-written code is."""
+
+    async def sandbox_level(self) -> str:
+        """The mechanism in use on this computer: "namespaces", "seccomp" or "limits"."""
+
+    async def require_walls(self) -> None:
+        """From now on agent-written code runs behind real walls, here and on machines, or not at all.
+
+        Raises SettingsError when there are none here.
+        """
 
 
 class JobQueue(ABC):

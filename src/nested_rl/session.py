@@ -45,6 +45,8 @@ class Choice:
     reward: RewardFn | None = None
     budget: Budget | None = None
     alarms: AlarmRules | None = None
+    allow_weak_sandbox: bool = False
+    """Run code that a large model wrote also where only resource limits hold it. Off: refused."""
     clock: Clock = field(factory=SystemClock)
 
 
@@ -62,9 +64,9 @@ class Session:
 
 @contextlib.asynccontextmanager
 async def opened(
-    chosen: Choice, run: RunDir, families: Sequence[TaskFamily], *, job_seeds: int, watch: Watcher
+    chosen: Choice, run: RunDir, families: Sequence[TaskFamily], *, job_seeds: int, watch: Watcher, agent: object = None
 ) -> AsyncIterator[Session]:
-    """Every part, for as long as the `async with` lasts; let go of however it ends."""
+    """Every part, for as long as the `async with` lasts; let go of however it ends. `agent` is a policy that is not the trainer's."""
     from nested_rl.compute.local import LocalCompute
     from nested_rl.harness.agent import ToolHarness
     from nested_rl.inner.nano import NanoInnerTrainer
@@ -120,6 +122,9 @@ async def opened(
             close = getattr(held, "close", None)
             if close is not None:
                 stack.push_async_callback(close)
+        require_walls = getattr(inner, "require_walls", None)
+        if require_walls and not (chosen.allow_weak_sandbox or getattr(agent or trainer, "embedded", False)):
+            await require_walls()
         await arrears.settle(
             run.journal.rows(),
             queue,

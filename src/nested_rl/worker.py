@@ -16,7 +16,7 @@ from attrs import define
 
 from nested_rl import redact
 from nested_rl.clock import Clock
-from nested_rl.errors import AgentFault, InfraFault, LeaseLost, RunDirError, SupervisionError
+from nested_rl.errors import AgentFault, InfraFault, LeaseLost, RunDirError, SettingsError, SupervisionError
 from nested_rl.interfaces import ComputeBackend, InnerTrainer, JobQueue, Machine, Scorer
 from nested_rl.types import JSON, Checkpoint, EvalSet, Job, JobResult, JobSpec, Score
 from nested_rl.waiting import Overdue, uninterrupted, within
@@ -52,7 +52,10 @@ class Delivery:
         eval_set: Callable[[JobSpec], EvalSet],
         dev_set: Callable[[JobSpec], EvalSet] | None = None,
     ) -> JobResult:
-        """The result. One with fault "infra" is none: the job must be delivered again."""
+        """The result. One with fault "infra" is none: the job must be delivered again.
+
+        Raises SettingsError when the evaluation is not the one that the baselines were scored on: no delivery could mend that.
+        """
         self.started_at = self.clock.now()
         try:
             items = eval_set(self.job.spec)
@@ -63,6 +66,10 @@ class Delivery:
             if (here := asyncio.current_task()) is None or here.cancelling():
                 raise
             self._failed(error)  # something below cancelled itself, nobody called the work off
+        except SettingsError as error:
+            if self._start_s is None:
+                raise
+            self._failed(error)
         except Exception as error:  # noqa: BLE001  whatever it was, it was not the job's doing
             self._failed(error)
         assert self.result is not None

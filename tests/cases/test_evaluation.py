@@ -1,13 +1,18 @@
 """Scores belong to what was scored: these weights, these items, asked in this way, and never seen by a job."""
 
+import importlib.util
+import json
 import random
+import re
+import sys
 
 import attrs
 import pytest
 from case_doubles import World
 
 from nested_rl import jobkit, tasks
-from nested_rl.errors import SettingsError
+from nested_rl.errors import SettingsError, SupervisionError
+from nested_rl.evaluation import EvalReport, EvalRow
 from nested_rl.inner.nano import NanoInnerTrainer
 from nested_rl.inner.nano_job import Shop, held_out, write
 from nested_rl.jobs.folder import parse
@@ -15,6 +20,7 @@ from nested_rl.nano import serve
 from nested_rl.nano.folder import load_model, weights_path
 from nested_rl.nano.serve import Sampler
 from nested_rl.nano.threads import single_thread
+from nested_rl.types import Checkpoint
 
 pytestmark = pytest.mark.cases
 
@@ -157,3 +163,78 @@ async def test_a63_grader_changed_during_the_run(tmp_path):
         await again.go()
     assert len(again.trained()) == 3
     assert max(e.group for e in again.files.episodes()) == 2
+
+
+GRADER = """
+from case_doubles import Family
+
+class Graded(Family):
+    tolerance = "{remark}"
+"""
+
+
+def graded(folder, remark):
+    """A family whose code is a file of its own."""
+    path = folder / "graded.py"
+    path.write_text(GRADER.format(remark=remark))
+    spec = importlib.util.spec_from_file_location("graded", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["graded"] = module
+    spec.loader.exec_module(module)
+    return module.Graded("fast")
+
+
+async def test_a63_one_byte_of_the_code_that_grades(tmp_path, monkeypatch):
+    """The family's file changes while the run is on: no episode is rewarded after that, and the run stops and says why."""
+    monkeypatch.setitem(sys.modules, "graded", None)
+    family = graded(tmp_path, "a")
+    world = World(tmp_path / "run", steps=3)
+    plain = world.experiment
+    world.experiment = lambda: attrs.evolve(plain(), tasks=[family])
+    score, scored = world.scorer.score, []
+
+    async def watched(model, eval_set, machine, *, seed=0):
+        if isinstance(model, Checkpoint):
+            scored.append(model)
+            if len(scored) == 3:
+                (tmp_path / "graded.py").write_text(GRADER.format(remark="b"))
+        return await score(model, eval_set, machine, seed=seed)
+
+    world.scorer.score = watched
+    with pytest.raises((SettingsError, SupervisionError), match="code that grades fast-k1 has changed"):
+        await world.go()
+    assert len(scored) <= 4
+    later = [e for e in world.files.episodes() if e.group > 1]
+    assert all(e.masked for e in later)
+
+
+def report(grader):
+    row = EvalRow(
+        task="0:t",
+        family="f",
+        reward=1.0,
+        valid=True,
+        first_try=True,
+        quality=1.0,
+        strongest=True,
+        own_family=True,
+        advanced=False,
+        asked_baselines=False,
+    )
+    return EvalReport(policy="p", version=0, split="test", seed=0, rows=(row,), grader=grader)
+
+
+def test_a63_scores_of_different_graders_are_not_compared():
+    assert report("a").compare(report("a")).n == 1
+    assert EvalReport.from_json(report("a").to_json()) == report("a")
+    with pytest.raises(SettingsError, match="graded by different code"):
+        report("a").compare(report("b"))
+
+
+async def test_a63_the_grader_is_recorded_with_baselines_and_evaluations(tmp_path):
+    world = World(tmp_path / "run", steps=1, eval_every=1)
+    await world.go()
+    (found,) = [r for r in world.files.evals().values() if r["version"] == 1]
+    digests = json.loads((tmp_path / "run" / "evaluations.json").read_text())
+    assert found["grader"] == digests["fast-k1"]["grader"]
+    assert re.fullmatch("[0-9a-f]{64}", found["grader"])

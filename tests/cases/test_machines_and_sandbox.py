@@ -1,6 +1,8 @@
 """Real programs on this computer: what is started ends, what is private stays private, and noise changes no verdict."""
 
 import asyncio
+import contextlib
+import functools
 import json
 import os
 import random
@@ -14,15 +16,21 @@ from pathlib import Path
 import pytest
 from case_doubles import World
 
-from nested_rl import process, tasks
+from nested_rl import Experiment, cli, process, tasks
 from nested_rl.compute import orphans
 from nested_rl.compute.local import LocalCompute
 from nested_rl.errors import AgentFault, InfraFault, SettingsError
+from nested_rl.inner import nano_job
+from nested_rl.interfaces import Policy
 from nested_rl.jobs.sandbox import EnvironmentFault, Limits, SandboxUnavailable, Zygote
 from nested_rl.nano.lines import ask
+from nested_rl.policies.baselines import RandomPolicy, TemplatePolicy
+from nested_rl.report.page import render
+from nested_rl.rundir import RunDir
 from nested_rl.scorers.nano import ARGV, KEY
 from nested_rl.trackers.guard import guarded
-from nested_rl.types import Need
+from nested_rl.trainers.nano import NanoTrainer
+from nested_rl.types import Message, Need, Turn
 
 pytestmark = pytest.mark.cases
 
@@ -168,6 +176,65 @@ async def test_a48_silent_downgrade(tmp_path):
 def test_a48_the_level_that_stands_is_told():
     with Zygote(strongest="limits") as weak:
         assert weak.level == "limits"
+
+
+@pytest.fixture
+def weak(monkeypatch):
+    """A computer that grants nothing but resource limits."""
+    from nested_rl.inner import nano, nano_job
+
+    monkeypatch.setattr(nano, "Zygote", functools.partial(Zygote, strongest="limits"))
+    monkeypatch.setattr(nano_job, "Zygote", functools.partial(Zygote, strongest="limits"))
+
+
+class Clever(Policy):
+    """An agent that is not one of ours, and says nothing."""
+
+    context_tokens = 256
+
+    async def sample(self, conversation, *, tools, max_tokens, seed=None):
+        return Turn(message=Message(role="assistant"))
+
+
+def evaluated(tmp_path, policy, **choice):
+    families = tasks.load("calc_chain")
+    with contextlib.closing(RunDir.create(tmp_path / "run", {"steps": 1})):
+        pass
+    work = Experiment(**choice).evaluate_async(families, policy=policy, n=1, out=tmp_path / "run")
+    return asyncio.run(work)
+
+
+def test_a48_weak_walls_are_too_weak_for_an_agent_of_unknown_powers(tmp_path, weak):
+    """Refused before anything is written by it, unless the user says that it may; our own small agents may always."""
+    with pytest.raises(SettingsError, match="allow_weak_sandbox"):
+        evaluated(tmp_path, Clever())
+    assert not list((tmp_path / "run" / "evals").rglob("*"))
+    assert evaluated(tmp_path, Clever(), allow_weak_sandbox=True).reward == 0.0
+    for policy in (TemplatePolicy(), RandomPolicy()):
+        assert policy.embedded
+    assert NanoTrainer.embedded
+    assert evaluated(tmp_path, TemplatePolicy()).valid == 1.0
+
+
+async def test_a48_nor_is_its_job_run_on_a_machine_with_weak_walls(tmp_path, weak):
+    """The walls are strong here and weak on the machine: what must be strong is refused there too."""
+    shop = nano_job.Shop()
+    try:
+        with pytest.raises(SandboxUnavailable, match="only resource limits"):
+            shop.answer({"base": "nano-s", "families": [], "files": {"environment.py": "print(1)"}, "walls": True})
+    finally:
+        shop.close()
+
+
+def test_a48_the_level_is_shown_by_doctor_and_report(tmp_path, capsys):
+    assert cli.main(["doctor", "--out", str(tmp_path)]) in (0, 1)
+    assert "sandbox: " in capsys.readouterr().out
+    run = RunDir.create(tmp_path / "run", {"steps": 1})
+    run.journal.append({"t": 1.0, "event": "sandbox", "level": "seccomp"})
+    page = render(run)
+    run.close()
+    assert "<td>sandbox</td>" in page.replace("th>", "td>") or "sandbox" in page
+    assert "seccomp" in page
 
 
 async def test_a51_environment_inherited(compute, zygote, monkeypatch):

@@ -12,6 +12,7 @@ from nested_rl import grpo, rewards, tasks
 from nested_rl.clock import VirtualClock
 from nested_rl.errors import InfraFault, MachineLost, RewardError, SettingsError
 from nested_rl.harness.agent import ToolHarness
+from nested_rl.report.page import render, summary
 from nested_rl.rewards import UpliftReward
 from nested_rl.scorers.nano import NanoScorer
 from nested_rl.testing.values import made_spec, made_task
@@ -235,6 +236,17 @@ async def test_a40_truncation(tmp_path):
     world.scorer.score = cut
     await world.go()
     assert {e.result.post.truncated for e in world.files.episodes()} == {4}
+    assert "100 % of the trained models' answers were cut off at their length limit" in summary(world.files)
+    page = render(world.files)
+    assert "answers cut off" in page
+    assert "8 of 8" in page
+
+
+async def test_a40_a_few_cut_answers_are_counted_without_a_warning(tmp_path):
+    world = World(tmp_path / "run", steps=1)
+    await world.go()
+    assert "cut off" not in summary(world.files)
+    assert "0 of 8" in render(world.files)
 
 
 async def test_a61_bias_to_fast_episodes(tmp_path):

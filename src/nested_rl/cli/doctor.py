@@ -138,7 +138,10 @@ def _sandbox() -> Check:
     told: Mapping[str, tuple[Verdict, str]] = {
         "namespaces": ("ok", ""),
         "seccomp": ("ok", "no namespaces here; the system-call filter alone confines agent-written code"),
-        "limits": ("note", "resource limits only: run nothing here that an unknown agent wrote"),
+        "limits": (
+            "note",
+            "resource limits only: jobs of a large model are refused here, unless allow_weak_sandbox is set",
+        ),
     }
     zygote = Zygote()
     try:

@@ -83,6 +83,7 @@ class RunFile:
     evaluate: EvaluateTable | None = None
     budget: Budget | None = None
     alarms: AlarmRules | None = None
+    allow_weak_sandbox: bool = False
     trainer: Mapping[str, Any] | None = None
     harness: Mapping[str, Any] | None = None
     inner: Mapping[str, Any] | None = None
@@ -122,6 +123,7 @@ def experiment(asked: RunFile, *, beside: Path) -> Experiment:
         reward=_reward(asked.reward, beside),
         budget=asked.budget,
         alarms=asked.alarms,
+        allow_weak_sandbox=asked.allow_weak_sandbox,
         **{kind: parts.build(kind, table) for kind, table in given.items()},
     )
 

@@ -12,8 +12,9 @@ from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import AgentFault, SettingsError
 from nested_rl.inner import nano_dialect
 from nested_rl.interfaces import InnerTrainer, Machine, TaskFamily
+from nested_rl.jobs.confine import WEAK
 from nested_rl.jobs.folder import digest, parse
-from nested_rl.jobs.sandbox import Zygote
+from nested_rl.jobs.sandbox import SandboxUnavailable, Zygote
 from nested_rl.jobs.surface import Surface
 from nested_rl.jobs.validate import validate
 from nested_rl.nano.lines import OutOfTime, ask
@@ -56,6 +57,7 @@ class NanoInnerTrainer(InnerTrainer):
         self._clock = clock or SystemClock()
         self._families: tuple[TaskFamily, ...] | None = None
         self._zygote: Zygote | None = None
+        self._walls = False
 
     @property
     def timeout_s(self) -> float:
@@ -96,6 +98,27 @@ class NanoInnerTrainer(InnerTrainer):
 
     async def validate(self, draft: Draft) -> Validation:
         """Checks and probe, in one warm sandbox that all validations share."""
+        zygote = await self._sandbox()
+        if self._walls and await asyncio.to_thread(lambda: zygote.level) in WEAK:
+            raise SandboxUnavailable("agent-written code is not run: there are only resource limits around it")
+        return await validate(draft, self.surface, zygote=zygote, families=self._families or ())
+
+    async def sandbox_level(self) -> str:
+        """Of this computer."""
+        zygote = await self._sandbox()
+        return await asyncio.to_thread(lambda: zygote.level)
+
+    async def require_walls(self) -> None:
+        """Refuse to run agent-written code where nothing but resource limits holds it."""
+        self._walls = True
+        if await self.sandbox_level() in WEAK:
+            raise SettingsError(
+                "this computer has only resource limits to put around agent-written code, which is too little for an agent that "
+                "may be clever: run on Linux with user namespaces or seccomp (nested-rl doctor tells), or accept the risk with "
+                "Experiment(allow_weak_sandbox=True)"
+            )
+
+    async def _sandbox(self) -> Zygote:
         if self._families is None:
             self.bind(())
         folders = tuple(family.card.folder for family in self._further())
@@ -103,7 +126,7 @@ class NanoInnerTrainer(InnerTrainer):
             await self.close()
         if self._zygote is None:
             self._zygote = Zygote(families=folders)
-        return await validate(draft, self.surface, zygote=self._zygote, families=self._families or ())
+        return self._zygote
 
     async def close(self) -> None:
         """End the sandbox. A later `validate` starts another."""
@@ -130,6 +153,7 @@ class NanoInnerTrainer(InnerTrainer):
             "recipe": {**config["training"], **config["rollout"], **config["nano"]},
             "seed": spec.seed,
             "work_limit": self.max_work,
+            "walls": self._walls,
             "families": [await _shipped(family, machine) for family in self._further()],
             "out": out,
         }

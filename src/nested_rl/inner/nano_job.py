@@ -18,7 +18,8 @@ from nested_rl import tasks
 from nested_rl.errors import AgentFault
 from nested_rl.inner.nano_grpo import Account, Grpo, Recipe
 from nested_rl.interfaces import TaskFamily
-from nested_rl.jobs.sandbox import Limits, Zygote
+from nested_rl.jobs.confine import WEAK
+from nested_rl.jobs.sandbox import Limits, SandboxUnavailable, Zygote
 from nested_rl.nano.folder import load_model, save_model, weights_path
 from nested_rl.nano.lines import Lines
 from nested_rl.nano.model import Qwen3
@@ -40,7 +41,7 @@ class Shop:
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """`base`, `files`, `recipe`, `seed`, `work_limit`, `families` (folders of further ones), `out` (a new folder).
 
-        Gives `digest` (of the weights), `work`, `curve`, `log`, or `fault`, when the end was the job's own doing.
+        With `walls` a sandbox of nothing but resource limits will not do. Gives `digest` (of the weights), `work`, `curve`, `log`, or `fault`, when the end was the job's own doing.
         """
         try:
             return self._train(question)
@@ -51,7 +52,10 @@ class Shop:
         base, tokenizer = _base(question["base"])
         model = base.copy()
         families = tasks.load(scale="nano") + _further(tuple(question["families"]))
-        with self._sandbox(question["families"]).spawn(question["files"], LIMITS) as environment:
+        zygote = self._sandbox(question["families"])
+        if question.get("walls") and zygote.level in WEAK:
+            raise SandboxUnavailable("agent-written code is not run: this machine has only resource limits around it")
+        with zygote.spawn(question["files"], LIMITS) as environment:
             training = Grpo(
                 model,
                 tokenizer,

@@ -23,6 +23,8 @@ from nested_rl.jobs import seccomp
 
 Level: TypeAlias = Literal["namespaces", "seccomp", "limits"]
 NOBODY: Final = 65534
+WEAK: Final[frozenset[Level]] = frozenset({"limits"})
+"""Levels that stop accidents only."""
 
 _NEW_USER, _NEW_MOUNT, _NEW_PID = 0x10000000, 0x00020000, 0x20000000
 _NEW_NET, _NEW_IPC, _NEW_HOSTNAME = 0x40000000, 0x08000000, 0x04000000

@@ -62,6 +62,7 @@ _BRIEF = re.compile(r"task (\w+) k \d+")
 class _Writer(Policy):
     """Writes both files, then submits; after an error it does the same again."""
 
+    embedded = True
     context_tokens = 256
 
     async def sample(

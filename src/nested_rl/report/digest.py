@@ -103,6 +103,10 @@ class Digest:
     points: dict[str, list[Point]] = field(factory=dict)
     failures: dict[tuple[str, str], Failure] = field(factory=dict)
     alarms: list[AlarmSpan] = field(factory=list)
+    sandbox: str = ""
+    answers: int = 0
+    cut_off: int = 0
+    """Answers of trained models, and how many of them hit the length limit."""
     ends: Counter[str] = field(factory=Counter)
     best: Episode | None = None
     worst: Episode | None = None
@@ -197,6 +201,8 @@ def _read_journal(digest: Digest, run: RunDir) -> dict[int, int]:
         if event["event"] == "step.done":
             step = int(event["step"]) + 2  # the one that begins
             step_of_group.update(dict.fromkeys(event["groups"], step - 1))
+        elif event["event"] == "sandbox":
+            digest.sandbox = str(event["level"])
         elif event["event"] == "alarm":
             standing[event["name"]] = AlarmSpan(name=event["name"], message=event["message"], since=step)
             digest.alarms.append(standing[event["name"]])
@@ -214,6 +220,9 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
     digest.ends[episode.transcript.end] += 1
     _note_failures(digest, episode)
     best = outcome.best_baseline
+    if outcome.post is not None:
+        digest.answers += outcome.post.n
+        digest.cut_off += outcome.post.truncated
     if outcome.post is not None and best is not None:
         points = digest.points.setdefault(episode.task.family, [])
         before = outcome.baselines.get(outcome.base or "", best)

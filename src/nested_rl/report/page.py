@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TABLE_ROWS = 200
+CUT_OFF_SHARE = 0.1
+"""Of answers, above which the headline says so."""
 _COLUMNS = (
     ("reward", "reward/mean"),
     ("valid at first try", "validation/first_try"),
@@ -61,7 +63,7 @@ def render(run: RunDir) -> str:
         failures=sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count)),
         baselines=_baselines(digest),
         table=_table(digest),
-        asked=_flat(digest.spec),
+        asked=_flat(digest.spec) + ([("sandbox", digest.sandbox)] if digest.sandbox else []),
         hygiene=_hygiene(digest),
         alarms=[(a, KINDS.get(a.name, "")) for a in digest.alarms],
     )
@@ -94,6 +96,10 @@ def sentences(digest: Digest) -> list[str]:
         f"It ran {count(round(digest.total('jobs/run')), 'job')} for training ({round(digest.total('jobs/reused')):,} more were answered "
         f"from identical ones), took {duration(digest.seconds)} and cost {money(digest.usd)}."
     )
+    if digest.cut_off > CUT_OFF_SHARE * digest.answers:
+        told.append(
+            f"{percent(digest.cut_off / digest.answers)} of the trained models' answers were cut off at their length limit, and count as wrong."
+        )
     if digest.masked:
         told.append(f"{count(digest.masked, 'episode')} failed for reasons that are not the agent's and were left out.")
     standing = [alarm for alarm in digest.alarms if alarm.until is None]
@@ -144,7 +150,12 @@ def _hygiene(digest: Digest) -> list[tuple[str, str, str]]:
         ("episodes/truncated", "episodes truncated", "the agent ran out of turns or tokens"),
         ("jobs/reused", "jobs answered from an identical one", "same files, same seed: trained once"),
     )
-    return [(what, f"{round(digest.total(key)):,}", why) for key, what, why in facts]
+    cut_off = (
+        "answers cut off",
+        f"{digest.cut_off:,} of {digest.answers:,}",
+        "a trained model reached its length limit; they count as wrong",
+    )
+    return [*((what, f"{round(digest.total(key)):,}", why) for key, what, why in facts), cut_off]
 
 
 def _flat(spec: Any, prefix: str = "") -> list[tuple[str, str]]:

@@ -26,6 +26,8 @@ class NanoTrainer(OuterTrainer):
     `renderer` turns conversations into ids, by default the nano agent's. Raises SettingsError for settings that cannot work.
     """
 
+    embedded = True
+
     def __init__(
         self,
         model: str | Path = "nano-agent",

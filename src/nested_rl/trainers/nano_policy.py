@@ -28,6 +28,8 @@ class Request:
 class NanoPolicy(Policy):
     """Samples at temperature 1 from weights that never change. The draws of a turn come from its seed alone."""
 
+    embedded = True
+
     def __init__(self, model: Qwen3, renderer: Renderer, *, version: int) -> None:
         self.version = version
         self.context_tokens = model.config.max_position_embeddings
