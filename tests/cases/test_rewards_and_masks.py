@@ -104,12 +104,18 @@ def test_a08_infra_failure_scored_0():
 
 
 async def test_a09_silent_zero_advantage(tmp_path):
-    """Everybody earns the same: each step is recorded as one without a signal, nothing is sampled again, the run ends."""
+    """Everybody earns the same: each step is recorded as one without a signal, nothing is sampled again, the run ends.
+
+    After three in a row somebody is told, and a run that was asked to stops.
+    """
     world = World(tmp_path / "run", steps=4)
     world.reward = UpliftReward(quality=0.0, speed=0.0)
     await world.go()
     assert [row["groups/zero_advantage"] for row in world.files.metrics()] == [1.0] * 4
     assert world.trained() == [0, 1, 2, 3]
+    assert [row["steps/no_signal"] for row in world.files.metrics()] == [1.0, 2.0, 3.0, 4.0]
+    (alarm,) = world.events("alarm")
+    assert alarm["name"] == "no-signal"
 
     trainer = small_trainer(tmp_path)
     before = trainer._learner.theta.copy()
