@@ -84,6 +84,8 @@ async def opened(
         bind = getattr(part, "bind", None)
         if bind is not None:
             bind(what)
+    if hasattr(inner, "offered"):  # it refuses jobs that none of the machines has room for
+        inner.offered(compute.offers())
     rules = chosen.alarms or AlarmRules()
 
     def tell(event: str, fields: Mapping[str, JSON]) -> None:

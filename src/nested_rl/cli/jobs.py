@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from nested_rl.errors import SettingsError
-from nested_rl.types import Draft, Validation
+from nested_rl.types import Draft, Need, Validation
 
 app = App(name="jobs", help="Look at job folders.")
 
@@ -24,6 +25,8 @@ def check(
     *,
     inner: str = "nano",
     family: str = "calc_chain",
+    gpus: int = 0,
+    gpu_memory_gib: float = 0.0,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Validate a job folder the way an agent's submission is validated.
@@ -36,12 +39,16 @@ def check(
         directory: The job folder.
         inner: The inner trainer it is for.
         family: The family it is for.
+        gpus: How many GPUs the machine has that it is for; 0 leaves open where it will run.
+        gpu_memory_gib: The memory of each of them.
         as_json: Print {"ok": ..., "problems": [{"code", "where", "message", "hint"}, ...]}.
     """
     from nested_rl import parts, sync, tasks
 
     files = read(directory)
     trainer = parts.find("inner", inner)()
+    if gpus and hasattr(trainer, "offered"):
+        trainer.offered((Need(gpus=gpus, gpu_memory_gib=gpu_memory_gib, disk_gib=math.inf),))
     (chosen,) = tasks.load(family, scale=trainer.scale)
     draft = Draft(task=next(chosen.tasks("train")), files=files)
     verdict = sync.run(_validate(trainer, chosen, draft))

@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -66,7 +67,7 @@ class LocalCompute(ComputeBackend):
     """At most `max_machines` machines at once, one for each core by default. Nothing is started before the first lease.
 
     `usd_per_hour` is what one of them is said to cost; `python` is what "python" means on them. After `close` a new lease
-    starts afresh.
+    starts afresh. The GPUs of this computer belong to its one machine: with `max_machines=1` they are on offer.
     """
 
     def __init__(
@@ -78,20 +79,33 @@ class LocalCompute(ComputeBackend):
         self.usd_per_hour = usd_per_hour
         self._python = python
         self._open: _Open | None = None
+        self._gpu_gib: tuple[float, ...] | None = None
 
     @property
     def max_machines(self) -> int:
         return self._max_machines
 
     def offers(self) -> Sequence[Need]:
-        """No GPU, and what is free of the disk that holds temporary files."""
-        return [Need(disk_gib=round(shutil.disk_usage(tempfile.gettempdir()).free / 2**30, 1))]
+        """What is free of the disk that holds temporary files; and GPUs, when there is one machine to have them all."""
+        gpu_gib = self._gpus() if self._max_machines == 1 else ()
+        disk_gib = round(shutil.disk_usage(tempfile.gettempdir()).free / 2**30, 1)
+        return [Need(gpus=len(gpu_gib), gpu_memory_gib=min(gpu_gib, default=0.0), disk_gib=disk_gib)]
 
     def machine(self, need: Need) -> AbstractAsyncContextManager[LocalMachine]:
         (offer,) = self.offers()
         if not need.fits(offer):
             raise SettingsError(f"this computer offers {offer}, which does not fit {need}; use another backend")
         return self._machine()
+
+    def _gpus(self) -> tuple[float, ...]:
+        """GiB of each GPU, asked for once. None when no driver answers."""
+        if self._gpu_gib is None:
+            ask = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+            self._gpu_gib = ()
+            with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+                told = subprocess.run(ask, check=True, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+                self._gpu_gib = tuple(round(int(line) / 1024, 1) for line in told.stdout.split())
+        return self._gpu_gib
 
     async def close(self) -> None:
         opened, self._open = self._open, None

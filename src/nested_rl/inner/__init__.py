@@ -8,7 +8,8 @@ from nested_rl import lazy
 
 if TYPE_CHECKING:
     from nested_rl.inner.nano import NanoInnerTrainer
+    from nested_rl.inner.prime_rl import PrimeRLTrainer
 
-__all__ = ["NanoInnerTrainer"]
+__all__ = ["NanoInnerTrainer", "PrimeRLTrainer"]
 
-__getattr__ = lazy.names(__name__, {"NanoInnerTrainer": "nano"})
+__getattr__ = lazy.names(__name__, {"NanoInnerTrainer": "nano", "PrimeRLTrainer": "prime_rl"})

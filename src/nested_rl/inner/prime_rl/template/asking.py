@@ -58,10 +58,11 @@ class Asking:
             program.close()
 
     def _living(self) -> Program:
-        program = self._program
-        if program is None or not program.alive or program.owner != os.getpid():
-            program = self._program = Program()
-        return program
+        if self._program is not None and not self._program.alive:
+            self.close()
+        if self._program is None or self._program.owner != os.getpid():
+            self._program = Program()
+        return self._program
 
 
 class Program:
@@ -88,8 +89,13 @@ class Program:
             number = next(self._ids)
             self._waiting[number] = answer
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps({"id": number, **question}).encode() + b"\n")
-            self._process.stdin.flush()
+            try:
+                self._process.stdin.write(json.dumps({"id": number, **question}).encode() + b"\n")
+                self._process.stdin.flush()
+            except OSError:
+                self.alive = False
+                del self._waiting[number]
+                raise
         return answer
 
     def close(self) -> None:
