@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers lint docs bench clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet lint docs bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,7 @@ pilot: $(VENV)/.installed  ## run the local nested pilot; FRESH=1 starts over
 test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(TIERS))"
 
-test-all: test test-slow test-tinker test-vllm test-verifiers  ## the real components too, each tier in a venv of its own
+test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet  ## the real components too, each tier in a venv of its own
 
 test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	$(BIN)/python -m pytest -q -m "slow and not ($(subst  or slow,,$(TIERS)))"
@@ -46,7 +46,15 @@ test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	@touch $@
 .PRECIOUS: .venvs/%/.installed
 
-test-tinker: .venvs/tinker/.installed  ## the real tinker client and server; the numpy engine against torch and PEFT
+# The server of that tier has an environment of its own. skyrl declares GPU stacks and a later Python than it needs here.
+.venvs/tinker-server/.installed: tests/tiers/tinker-server.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/python -m pip install --quiet -r $<
+	$(@D)/bin/python -m pip install --quiet --no-deps --ignore-requires-python skyrl==0.4.0
+	@touch $@
+
+test-tinker: .venvs/tinker/.installed .venvs/tinker-server/.installed  ## the real tinker client and server; the numpy engine against torch and PEFT
 	.venvs/tinker/bin/python -m pytest -q -m "tinker or torch"
 
 test-vllm: .venvs/vllm/.installed  ## a real vLLM on the CPU
@@ -55,6 +63,9 @@ test-vllm: .venvs/vllm/.installed  ## a real vLLM on the CPU
 test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## the real verifiers package, in two versions
 	.venvs/verifiers/bin/python -m pytest -q -m verifiers
 	.venvs/verifiers-0.4/bin/python -m pytest -q -m verifiers tests/verifiers
+
+test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider
+	.venvs/fleet/bin/python -m pytest -q -m fleet
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
 	$(BIN)/ruff format --check .

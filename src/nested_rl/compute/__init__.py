@@ -8,7 +8,9 @@ from nested_rl import lazy
 
 if TYPE_CHECKING:
     from nested_rl.compute.local import LocalCompute
+    from nested_rl.compute.ssh import SSHCompute
+    from nested_rl.compute.ssh_login import Host
 
-__all__ = ["LocalCompute"]
+__all__ = ["Host", "LocalCompute", "SSHCompute"]
 
-__getattr__ = lazy.names(__name__, {"LocalCompute": "local"})
+__getattr__ = lazy.names(__name__, {"Host": "ssh_login", "LocalCompute": "local", "SSHCompute": "ssh"})

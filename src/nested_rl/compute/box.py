@@ -132,11 +132,16 @@ class Box:
 
 
 class Orphans:
-    """The controller's end of the pipe to orphans.py."""
+    """The controller's end of the pipe to orphans.py. One that died (out of memory, say) is replaced by the next `expect`."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", orphans.__file__, str(folder)],
+        self._folder = folder
+        self._groups: set[int] = set()
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", orphans.__file__, str(self._folder)],
             stdin=subprocess.PIPE,
             cwd="/",
             env={"PATH": os.defpath},
@@ -145,10 +150,21 @@ class Orphans:
 
     def expect(self, group: int) -> None:
         """Kill this group when the controller is gone."""
-        self._tell(f"+{group}\n")
+        self._groups.add(group)
+        new = {group}
+        if self._process.poll() is not None:
+            warnings.warn(
+                "the watcher of this computer's machines was killed and is replaced", RuntimeWarning, stacklevel=2
+            )
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process, new = self._start(), self._groups
+        for known in new:
+            self._tell(f"+{known}\n")
 
     def forget(self, group: int) -> None:
         """The group has ended; its number may be given to others."""
+        self._groups.discard(group)
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
