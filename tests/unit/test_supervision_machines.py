@@ -1,0 +1,57 @@
+"""Who watches the watchers: what runs beside a run on this computer is replaced when it dies, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from nested_rl.compute import LocalCompute, orphans
+from nested_rl.types import Need
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+
+
+def running(pid: int) -> bool:
+    return any(found == pid and state not in "ZX" for found, state, _ in orphans.processes())
+
+
+async def test_a_watcher_that_was_killed_is_replaced_and_knows_everybody():
+    compute = LocalCompute(1)
+    try:
+        async with compute.machine(Need()) as machine:
+            before = await machine.start(["sleep", "300"])
+            watcher = compute._open.orphans._process
+            watcher.kill()
+            watcher.wait()
+            with pytest.warns(RuntimeWarning, match="watcher of this computer's machines was killed"):
+                after = await machine.start(["sleep", "300"])
+            replaced = compute._open.orphans._process
+            assert replaced.pid != watcher.pid
+            assert running(before.pid)
+            assert running(after.pid)
+            replaced.stdin.close()  # as when this process is gone
+            assert replaced.wait(60) == 0
+            assert not running(before.pid)
+            assert not running(after.pid)
+    finally:
+        await compute.close()
+
+
+async def test_a_program_that_ignores_being_asked_is_ended_with_its_children():
+    """Only its group and its mark are known of it; it is killed, not asked."""
+    code = "import os, signal, sys; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; os.fork(); print('up', flush=True); signal.pause()"
+    compute = LocalCompute(1)
+    try:
+        async with compute.machine(Need()) as machine:
+            child = await machine.start(["python", "-c", code])
+            assert await child.readline() == b"up\n"
+            assert await child.readline() == b"up\n"
+            os.killpg(child.pid, signal.SIGINT)
+            os.killpg(child.pid, signal.SIGTERM)
+            group = child.pid
+        assert not orphans.in_group(group)
+    finally:
+        await compute.close()
