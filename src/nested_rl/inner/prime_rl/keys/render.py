@@ -103,10 +103,10 @@ def _settings(config: JobConfig) -> dict[str, Any]:
             given.setdefault(f"{table}.type", next(iter(kinds)))
     schedule = "trainer.scheduler"
     if given.get(f"{schedule}.type") in ("linear", "cosine"):
-        left = steps - given.get(f"{schedule}.decay_steps", 0)
+        left = max(0, steps - given.get(f"{schedule}.decay_steps", 0))
         warmup = given.setdefault(f"{schedule}.warmup_steps", min(10, max(1, steps // 10), left))
         if given[f"{schedule}.type"] == "linear":
-            given.setdefault(f"{schedule}.decay_steps", min(10, steps - warmup))
+            given.setdefault(f"{schedule}.decay_steps", max(0, min(10, steps - warmup)))
     penalty = "orchestrator.algo.length_penalty."
     if any(path.startswith(penalty) for path in given):
         given[f"{penalty}type"] = "linear"
