@@ -110,6 +110,12 @@ async def test_an_adapter_stays_one_and_its_config_is_ours(machine, base):
     ]
 
 
+async def test_an_adapter_has_the_same_digest_wherever_its_base_lies(machine, base, tmp_path):
+    bases = (base, make_base(tmp_path / "elsewhere"))
+    first, second = [await launch(machine, make_order(at, kind="lora"), terms=terms()) for at in bases]
+    assert first.digest == second.digest
+
+
 async def test_the_same_order_twice_meets_no_traces_of_the_first(machine, base):
     first, second = [await launch(machine, make_order(base), terms=terms()) for _ in range(2)]
     assert first.digest == second.digest

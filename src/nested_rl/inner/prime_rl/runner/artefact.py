@@ -130,7 +130,8 @@ def _adapter(source: Source, out: Path, beat: Callable[[], None]) -> dict[str, s
         "inference_mode": True,
     }
     (out / ADAPTER_CONFIG).write_text(json.dumps(told, indent=1), "utf-8")
-    return {ADAPTER: sha256, ADAPTER_CONFIG: _sha256(out / ADAPTER_CONFIG)}
+    del told["base_model_name_or_path"]  # the same adapter is the same on every machine
+    return {ADAPTER: sha256, ADAPTER_CONFIG: hashlib.sha256(json.dumps(told).encode()).hexdigest()}
 
 
 def _pairs(found: Mapping[str, Tensor], base: Layout) -> tuple[dict[str, str], list[str], int]:

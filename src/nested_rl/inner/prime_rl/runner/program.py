@@ -142,6 +142,8 @@ def _enter(walls: Walls) -> None:
     tree.no_more_rights()
     tree.end_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # out of memory, the job goes first, and the runner tells of it
+        Path("/proc/self/oom_score_adj").write_text("500", "ascii")
     os.umask(0o022)
 
 
