@@ -336,6 +336,7 @@ def main() -> None:
     finally:
         if server is not None:
             server.kill()
+            server.wait()
         shutil.rmtree(folder, ignore_errors=True)
         if os.getpgrp() == os.getpid():  # whatever the server started is in our group
             os.killpg(0, signal.SIGKILL)

@@ -14,7 +14,7 @@ import httpx
 from attrs import define, frozen
 
 from nested_rl.clock import Clock
-from nested_rl.endpoint import Endpoint, EndpointError
+from nested_rl.endpoint import Endpoint, EndpointError, Unavailable
 from nested_rl.errors import InfraFault, MachineLost
 from nested_rl.interfaces import Machine, Process
 from nested_rl.scorers import vllm_canary
@@ -29,6 +29,7 @@ _LAST_WORDS_S: Final = 5.0
 _POLL_S: Final = 0.1
 _CHECK_S: Final = 120.0
 """A first answer, which may have to wait for kernels to be loaded."""
+_NEWS_S: Final = 0.5
 _AGAIN_S: Final = 5.0
 """So long a server that says that it failed is asked again."""
 
@@ -161,6 +162,8 @@ class Server:
         either: set[asyncio.Future[Any]] = {task, self.gone}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.cancelled() and isinstance(task.done() and task.exception(), Unavailable):
+                await asyncio.wait({self.gone}, timeout=_NEWS_S)  # it may have died: that is the better reason
             if self.gone.done():
                 raise MachineLost(f"vLLM on {self.machine.id} {self.gone.result()}")
             return task.result()
