@@ -18,13 +18,14 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from nested_rl import sync
+from nested_rl import retention, sync
 from nested_rl.alarms import TRACKER, Alarms
 from nested_rl.describe import describe
 from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.evaluation import EvalReport, evaluate
 from nested_rl.interfaces import Policy, TaskFamily, Tracker
 from nested_rl.loop import Loop, Schedule, best_version
+from nested_rl.retention import KEEP_CHECKPOINTS
 from nested_rl.rewards import UpliftReward
 from nested_rl.run import Run
 from nested_rl.rundir import RunDir
@@ -33,8 +34,8 @@ from nested_rl.types import JSON, Episode
 from nested_rl.worker import told
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
-MAY_CHANGE = ("steps", "eval_every", "budget", "alarms", "nested_rl")
-"""What may differ when a run is gone on with: more steps, a larger budget, other alarms, a newer version of the package."""
+MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "nested_rl")
+"""What may differ when a run is gone on with: more steps, a larger budget, other alarms, fewer checkpoints, a newer version of the package."""
 
 
 @frozen
@@ -61,6 +62,7 @@ class Experiment(Choice):
         stale: Literal["keep", "drop"] = "keep",
         job_seeds: int = 2,
         eval_every: int | None = None,
+        keep_checkpoints: int | None = KEEP_CHECKPOINTS,
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
         eval_salt_from: str | os.PathLike[str] | None = None,
@@ -71,7 +73,8 @@ class Experiment(Choice):
         `max_steps_off_policy` is K: groups are sampled at most K versions before they are trained on. `eval_every=N` runs 24
         validation tasks every N versions (0: never; default 5 on local machines, never on rented ones). `job_seeds` bounds
         how many distinct seeds identical jobs get: an identical job with the same seed is not run twice. `eval_salt_from`
-        takes the hidden evaluation of another run, which makes the two comparable.
+        takes the hidden evaluation of another run, which makes the two comparable. Of the trainer's checkpoints the
+        `keep_checkpoints` newest are kept (None: all), besides the first, the best and those that are still needed.
         """
         return sync.run(
             self.run_async(
@@ -83,6 +86,7 @@ class Experiment(Choice):
                 stale=stale,
                 job_seeds=job_seeds,
                 eval_every=eval_every,
+                keep_checkpoints=keep_checkpoints,
                 seed=seed,
                 out=out,
                 eval_salt_from=eval_salt_from,
@@ -101,6 +105,7 @@ class Experiment(Choice):
         stale: Literal["keep", "drop"] = "keep",
         job_seeds: int = 2,
         eval_every: int | None = None,
+        keep_checkpoints: int | None = KEEP_CHECKPOINTS,
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
         eval_salt_from: str | os.PathLike[str] | None = None,
@@ -120,6 +125,7 @@ class Experiment(Choice):
             order=_one_of("order", order or ("index" if local else "ready"), ("index", "ready")),
             stale=_one_of("stale", stale, ("keep", "drop")),
             eval_every=_at_least("eval_every", eval_every if eval_every is not None else (5 if local else 0), 0),
+            keep_checkpoints=None if keep_checkpoints is None else _at_least("keep_checkpoints", keep_checkpoints, 1),
             seed=_at_least("seed", seed, 0),
         )
         families = self._families(training=True)
@@ -244,7 +250,7 @@ class Experiment(Choice):
             families = self._families(given=tasks)
             job_seeds = int(run.spec.get("job_seeds", 2))
             if isinstance(policy, str):
-                refs = {int(e["version"]): str(e["ref"]) for e in run.events("checkpoint", "step.done")}
+                refs = retention.refs(run)
                 version = _version(run, which, refs)
                 agent, label = f"v{version:05d}", f"{path}@{which or version}"
             else:
@@ -320,6 +326,7 @@ class Experiment(Choice):
             "order",
             "stale",
             "eval_every",
+            "keep_checkpoints",
             "seed",
         )
         return {
@@ -353,8 +360,9 @@ def _version(run: RunDir, which: str, refs: Mapping[int, str]) -> int:
     named = {"best": best_version(run), "initial": 0, "": max(refs, default=0)}
     version = named.get(which, int(which) if re.fullmatch(r"\d+", which) else -1)
     if version not in refs:
-        known = f"0 to {max(refs)}" if refs else "none yet"
-        raise SettingsError(f"{run.path} has no version {which!r}; use best, initial or a step (saved: {known})")
+        raise SettingsError(
+            f"{run.path} has no version {which!r}; use best, initial or a step (saved: {retention.known(refs)})"
+        )
     return version
 
 

@@ -145,6 +145,13 @@ class OuterTrainer(ABC):
         """Become what was saved: weights, optimiser and version."""
 
 
+class Forgetful(Protocol):
+    """Optional power of an outer trainer: it deletes what it has saved, for a run that keeps only some checkpoints."""
+
+    async def forget(self, ref: str) -> None:
+        """Delete what `save` wrote. No error if it is not there."""
+
+
 class Desk(ABC):
     """What the harness lets the agent do: its workspace, the baselines, and handing in the job."""
 

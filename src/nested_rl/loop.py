@@ -32,6 +32,7 @@ from nested_rl.evaluation import EvalReport, evaluate
 from nested_rl.interfaces import OuterTrainer, Policy, TaskFamily
 from nested_rl.meter import Meter
 from nested_rl.metrics import Counted, signal, step_row
+from nested_rl.retention import KEEP_CHECKPOINTS, Checkpoints
 from nested_rl.rundir import RunDir
 from nested_rl.types import JSON, Episode, Group, Task, UpdateReport
 from nested_rl.waiting import together
@@ -40,6 +41,7 @@ Background: TypeAlias = "asyncio.Future[Any]"
 
 VALIDATION = "validation-"
 VALIDATION_TASKS = 24
+_OF_THE_PAST = ("checkpoint", "checkpoint.gone", "update.started", "step.done", "group.dropped")
 
 
 @frozen(kw_only=True)
@@ -53,6 +55,7 @@ class Schedule:
     order: Literal["index", "ready"] = "index"
     stale: Literal["keep", "drop"] = "keep"
     eval_every: int | None = None
+    keep_checkpoints: int | None = KEEP_CHECKPOINTS
     seed: int = 0
     deadline_s: float = 3600.0
 
@@ -90,6 +93,7 @@ class Loop:
         self.trained: set[int] = set()
         self.next_group = self.first_new = 0
         self.refs: dict[int, str] = {}
+        self.checkpoints = Checkpoints(run, trainer, keep=schedule.keep_checkpoints, tell=self._tell)
         self.groups: dict[int, asyncio.Task[Group]] = {}
         self.evaluations: set[asyncio.Task[EvalReport]] = set()
         self.evaluated: set[int] = set()
@@ -271,6 +275,7 @@ class Loop:
     # -- training
 
     async def _train(self, batch: Sequence[Group], *, started_s: float) -> None:
+        self.checkpoints.require_room()
         begin_s = self.clock.monotonic()
         attempt = self._begun(batch)
         report, not_finite = _finite(await self.trainer.update(batch))
@@ -287,7 +292,20 @@ class Loop:
         self.on_row(self.step, row, [e for g in batch for e in g.episodes])
         self.trained.update(indices)
         self.step += 1
+        await self.checkpoints.thin(self.refs, self._needed)
         self.alarms.stop(row)
+
+    def _needed(self) -> set[int]:
+        """Versions to keep: of groups under way, evaluations to come, those that a resumed run samples at, and the best so far."""
+        started = {int(e["group"]): int(e["version"]) for e in self.run_dir.events("group.started")}
+        under_way = {v for i, v in started.items() if i not in self.trained and i not in self.dropped}
+        to_evaluate = {v for v in self.refs if self._due(v)} - self._evaluated()
+        behind = range(self.step - self.schedule.max_steps_off_policy, self.step + 1)
+        return {*under_way, *to_evaluate, *behind, best_version(self.run_dir)}
+
+    def _evaluated(self) -> set[int]:
+        names = self.run_dir.evals().keys() & {str(event["name"]) for event in self.run_dir.events("eval.done")}
+        return {v for v in range(self.step + 1) if _validation_name(v) in names}
 
     def _begun(self, batch: Sequence[Group]) -> str:
         """Announce the update. One that a crash has undone was paid for all the same: each try has a name of its own."""
@@ -368,8 +386,7 @@ class Loop:
             self.refs[0] = await self.trainer.save("00000")
             self._tell("checkpoint", version=0, ref=self.refs[0], sync=True)
         owed = self._owed()
-        done = self.run_dir.evals().keys() & {str(event["name"]) for event in self.run_dir.events("eval.done")}
-        versions = {v for v in range(self.step + 1) if self._due(v) and _validation_name(v) not in done}
+        versions = {v for v in self.refs if self._due(v)} - self._evaluated()
         for version in sorted({*owed, *versions, self.step}):
             await self.trainer.load(self.refs[version])
             policy = await self.trainer.policy()
@@ -383,7 +400,11 @@ class Loop:
             self._evaluate(policy)
 
     def _read_journal(self) -> None:
-        for event in self.run_dir.events("checkpoint", "update.started", "step.done", "group.dropped"):
+        for event in self.run_dir.events(*_OF_THE_PAST):
+            if event["event"] == "checkpoint.gone":
+                version = int(event["version"])
+                self.checkpoints.undeleted[version] = self.refs.pop(version)
+                continue
             if event["event"] == "update.started":
                 self.tries[int(event["step"])] = self.tries.get(int(event["step"]), 0) + 1
                 continue
@@ -392,6 +413,7 @@ class Loop:
                 continue
             self.refs[int(event["version"])] = str(event["ref"])
             if event["event"] == "step.done":
+                self.checkpoints.undeleted.clear()  # it was done before that step
                 self.rows.append(event["row"])
                 self.trained.update(event["groups"])
         self.step = len(self.rows)

@@ -45,6 +45,7 @@ class RunTable:
     stale: Literal["keep", "drop"] | None = None
     job_seeds: int | None = None
     eval_every: int | None = None
+    keep_checkpoints: int | None = None
     seed: int | None = None
     eval_salt_from: str | None = None
 

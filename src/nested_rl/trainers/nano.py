@@ -143,6 +143,11 @@ class NanoTrainer(OuterTrainer):
         start, recipe = self._learner.start, self._learner.recipe
         self._become(await asyncio.to_thread(nano_checkpoint.read, folder, start, recipe))
 
+    async def forget(self, ref: str) -> None:
+        """Delete a checkpoint. Raises RunDirError when it cannot be deleted."""
+        folder = Path(ref) if self._directory is None else self._directory / ref
+        await asyncio.to_thread(nano_checkpoint.delete, folder)
+
     def export_adapter(self, path: str | Path) -> None:
         """Write the adapter as a PEFT folder; only with `lora_rank`."""
         if self._learner.lora is None:

@@ -91,6 +91,16 @@ def read(folder: Path, start: Qwen3, recipe: Recipe) -> Learner:
     return learner
 
 
+def delete(folder: Path) -> None:
+    """Delete a checkpoint; nothing happens if there is none. Raises RunDirError (permissions, a busy disk)."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunDirError(f"{folder}: the checkpoint cannot be deleted ({error.strerror or error})") from error
+
+
 def settled(target: Path) -> Path:
     """The folder of a checkpoint, after undoing a replacement that was cut short between its two renames."""
     if not target.exists() and _aside(target).exists():
