@@ -127,14 +127,22 @@ class TinkerTrainer(OuterTrainer):
         if not batch.datums:
             self._version += 1
             return UpdateReport(version=self._version, stepped=False)
-        number, every, before = self._version + 1, self.keeping.canary_every, self.usd
+        number, every, usd = self._version + 1, self.keeping.canary_every, 0.0
+
+        def count(
+            tokens: Tokens,
+        ) -> float:  # of this update alone: turns are sampled meanwhile, and paid for by episode
+            nonlocal usd
+            usd += (price := self._count(tokens))
+            return price
+
         step = Update(
             training=now,
             recipe=self.recipe,
             sdk=self._sdk,
             number=number,
             canary=bool(every) and self._version % every == 0,
-            count=self._count,
+            count=count,
         )
         try:
             start = await self._starting_sampler() if self.recipe.kl > 0 else None
@@ -142,7 +150,7 @@ class TinkerTrainer(OuterTrainer):
         except BaseException as error:
             self._failed = f"update {number} was not finished ({type(error).__name__}: {error})"
             raise
-        report = evolve(report, usd=self.usd - before, metrics={**report.metrics, **self._counts()})
+        report = evolve(report, usd=usd, metrics={**report.metrics, **self._counts()})
         self._version = report.version
         return report
 

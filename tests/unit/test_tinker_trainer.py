@@ -1,0 +1,334 @@
+"""What TinkerTrainer does around the SDK: keys, errors, money, the order of requests. The real SDK and a server: tests/tinker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+from tinker_double import Sdk, Status, Training
+
+from nested_rl.errors import MissingExtra, SettingsError, TrainerError, UnknownName
+from nested_rl.interfaces import Renderer
+from nested_rl.testing.outer import _group
+from nested_rl.trainers import TinkerTrainer, tinker_service
+from nested_rl.types import Group, Message, Turn
+
+MODEL = "Qwen/Qwen3-8B"
+
+
+class Numbers(Renderer):
+    """A text is its length, an answer its ids."""
+
+    stop_ids = (7,)
+
+    def render(self, conversation, tools=()):
+        ids = []
+        for said in conversation:
+            ids.extend(said.ids if isinstance(said, Turn) else [len(said.content)])
+        return ids
+
+    def parse(self, ids):
+        return Message(role="assistant", content=str(list(ids)))
+
+
+@pytest.fixture
+def sdk(monkeypatch: pytest.MonkeyPatch) -> Sdk:
+    made = Sdk()
+    monkeypatch.setattr(tinker_service, "sdk", lambda: made)
+    monkeypatch.setenv("TINKER_API_KEY", "tml-secret")
+    return made
+
+
+def trainer(**settings) -> TinkerTrainer:
+    return TinkerTrainer(MODEL, renderer=Numbers(), **settings)
+
+
+def group(rewards: Sequence[float], *, version: int = 0, logprob: float = -1.0) -> Group:
+    turn = Turn(
+        message=Message(role="assistant"), prompt_ids=(3, 4), ids=(7, 8), logprobs=(logprob, logprob), version=version
+    )
+    return _group([turn] * len(rewards), rewards, "task")
+
+
+async def test_gradient_step_and_snapshot_are_submitted_together_in_this_order(sdk: Sdk) -> None:
+    made = trainer(lr=1e-3)
+    report = await made.update([group([1.0, 0.0, 0.5, 0.5])])  # the two in the middle have no advantage
+    assert [call[0] for call in sdk.calls] == [
+        "check",
+        "snapshot",
+        "forward",  # for the ratios
+        "forward_backward",
+        "optim_step",
+        "snapshot",
+        "forward",  # the canary
+    ]
+    assert ("forward_backward", "importance_sampling", 2) in sdk.calls
+    assert report.metrics["canary_proven"] == 1.0
+    assert (report.ratio_mean, report.ess, report.metrics["logprob_gap"]) == (1.0, 1.0, 0.0)
+    data, config = sdk.sent[0]
+    assert config is None
+    wire = data[0].loss_fn_inputs
+    assert data[0].model_input == [3, 4, 7]
+    assert wire["target_tokens"].tolist() == [4, 7, 8]
+    assert wire["logprobs"].tolist() == [0.0, -1.0, -1.0]
+    assert wire["advantages"][0] == 0.0
+    assert wire["advantages"][1] > 0
+
+
+async def test_without_truncation_and_canary_nothing_is_scored_twice(sdk: Sdk) -> None:
+    made = trainer(ratio_cap=None, canary_every=0)
+    await made.update([group([1.0, 0.0])])
+    assert not [call for call in sdk.calls if call[0] == "forward"]
+
+
+async def test_thresholds_go_with_ppo_and_cispo(sdk: Sdk) -> None:
+    made = trainer(loss="cispo", clip_range=(0.0, 3.0))
+    await made.update([group([1.0, 0.0])])
+    assert sdk.sent[0][1] == {"clip_low_threshold": 0.0, "clip_high_threshold": 3.0}
+
+
+async def test_a_stale_sampler_ends_the_run_and_the_trainer_wants_a_checkpoint(sdk: Sdk) -> None:
+    made = trainer()
+    sdk.stale = True
+    with pytest.raises(TrainerError, match="does not have the new weights"):
+        await made.update([group([1.0, 0.0])])
+    with pytest.raises(TrainerError, match="load a checkpoint"):
+        await made.policy()
+    sdk.stale = False
+    await made.load("tinker://run/weights/00003-1f?version=3")
+    assert (await made.policy()).version == 3
+
+
+async def test_a_reference_holds_place_and_version_and_checkpoints_have_a_lifetime(sdk: Sdk) -> None:
+    made = trainer(ttl_days=2)
+    await made.update([])
+    ref = await made.save("00001")
+    assert ref.startswith("tinker://run/weights/00001-")
+    assert ref.endswith("?version=1")
+    assert ("save_state", 2 * 24 * 3600) in sdk.calls
+    with pytest.raises(TrainerError, match="lifetime"):
+        await made.load("tinker://gone/weights/00001-1f?version=1")
+    with pytest.raises(SettingsError, match="plain file name"):
+        await made.save("../up")
+
+
+# ---------------------------------------------------------------- keys
+
+
+async def test_a_missing_key_is_told_before_anything_is_asked(
+    sdk: Sdk, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.delenv("TINKER_API_KEY")
+    monkeypatch.setattr("nested_rl.trainers.tinker_errors._STORED", tmp_path / "none")
+    with pytest.raises(SettingsError, match="set the environment variable TINKER_API_KEY"):
+        await trainer().policy()
+    monkeypatch.setenv("TINKER_API_KEY", "sk-other")
+    with pytest.raises(SettingsError, match="begin with tml-") as told:
+        await trainer().policy()
+    assert "sk-other" not in str(told.value)
+    assert sdk.calls == []
+
+
+async def test_the_key_of_the_hosted_service_goes_to_no_other_server(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await trainer().policy()
+    await trainer(base_url="http://gpu:8000").policy()
+    monkeypatch.setenv("LAB_KEY", "tml-lab")
+    await trainer(base_url="http://gpu:8000", key_env="LAB_KEY").policy()
+    assert sdk.keys == ["tml-secret", "tml-no-key", "tml-lab"]
+
+
+def test_no_address_with_a_password_is_taken() -> None:
+    with pytest.raises(SettingsError, match="password"):
+        trainer(base_url="http://me:secret@gpu:8000")
+    with pytest.raises(SettingsError, match="http://HOST:PORT"):
+        trainer(base_url="gpu:8000")
+
+
+async def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tinker", None)
+    with pytest.raises(MissingExtra, match=r"nested-rl\[tinker\]"):
+        await trainer().policy()
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (Status(401, "bad key"), SettingsError, "set TINKER_API_KEY to a valid one"),
+        (Status(402, "no billing"), TrainerError, "top it up and run again to resume"),
+        (Status(403, "not yours"), SettingsError, "organisation or project"),
+        (Status(429, "slow down"), TrainerError, "run fewer episodes at once"),
+        (Status(503, "down"), TrainerError, "run again to resume"),
+        (TimeoutError("no answer"), TrainerError, "cannot be reached"),
+        (ValueError("Error retrieving result: pay with status 402 for x"), TrainerError, "top it up"),
+        (AssertionError("sample_sequence_ids"), TrainerError, "AssertionError: sample_sequence_ids"),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, Exception) else "",
+)
+async def test_what_the_sdk_raises_says_what_to_do_and_is_not_tried_again(sdk: Sdk, error, kind, told) -> None:
+    sdk.refused = error
+    with pytest.raises(kind, match=told):
+        await trainer().policy()
+    assert sdk.calls == [("check",)]
+
+
+async def test_a_failing_update_is_told_with_its_number(sdk: Sdk) -> None:
+    made = trainer(ratio_cap=None)
+    sdk.fails = Status(429, "slow down")
+    with pytest.raises(TrainerError, match="update 1: too many requests"):
+        await made.update([group([1.0, 0.0])])
+    assert [call[0] for call in sdk.calls].count("forward_backward") == 1
+
+
+async def test_an_unknown_model_names_those_there_are(sdk: Sdk) -> None:
+    with pytest.raises(UnknownName, match="Qwen/Qwen3-8B"):
+        await TinkerTrainer("Qwen/Qwen3-9B").policy()
+
+
+@pytest.mark.parametrize(
+    ("closing", "warns"), [(Status(404, "Not Found"), False), (Status(500, "broken"), True)], ids=str
+)
+async def test_a_session_that_cannot_be_ended_hurts_nobody(sdk: Sdk, caplog, closing, warns) -> None:
+    made = trainer(prices={f"{kind}_usd_per_mtok": 1 for kind in ("prefill", "sample", "train")})
+    await made.policy()
+    sdk.closing = closing
+    with caplog.at_level(logging.WARNING):
+        await made.close()
+    assert bool(caplog.records) is warns
+    assert sdk.calls[-1] == ("close", "success")
+    await made.close()  # twice is once
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"rank": 0}, "rank"),
+        ({"lr": "fast"}, "lr must be a number"),
+        ({"loss": "dro"}, "loss"),
+        ({"ratio_cap": 0.5}, "ratio_cap"),
+        ({"clip_range": (1.2, 0.8)}, "clip_range"),
+        ({"ttl_days": 0.01}, "ttl_days must be between an hour"),
+        ({"canary_every": -1}, "canary_every"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"prices": {"train_usd_per_mtok": 1}}, "prices also needs prefill_usd_per_mtok"),
+        ({"prices": {"training": 1}}, "unknown price"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(settings, told) -> None:
+    with pytest.raises(SettingsError, match=told):
+        trainer(**settings)
+
+
+# ---------------------------------------------------------------- money
+
+
+async def test_tokens_become_dollars_by_the_users_prices(sdk: Sdk) -> None:
+    made = trainer(prices={"prefill_usd_per_mtok": 1e6, "sample_usd_per_mtok": 1e5, "train_usd_per_mtok": 1e4})
+    policy = await made.policy()
+    turn = await policy.sample((Message(role="user", content="hello"),), tools=(), max_tokens=9, seed=2**40 + 3)
+    assert turn.usage.usd == pytest.approx(1.0 + 0.1)
+    assert sdk.calls[-1] == ("sample", {"max_tokens": 9, "temperature": 1.0, "stop": [7], "seed": 3})
+    report = await made.update([group([1.0, 0.0])])
+    # two sequences of three inputs: ratios, gradient, canary; and the canary's four tokens read by the sampler
+    assert report.usd == pytest.approx(3 * 6 * 0.01 + 8 * 1.0)
+    assert report.metrics["used_train_tokens"] == 18
+    assert made.usd == pytest.approx(report.usd + turn.usage.usd)
+
+
+async def test_unknown_prices_are_said_once_and_tokens_are_shown(sdk: Sdk, caplog) -> None:
+    made = trainer()
+    with caplog.at_level(logging.WARNING):
+        reports = [await made.update([group([1.0, 0.0])]) for _ in range(2)]
+    assert len([r for r in caplog.records if "no prices are known" in r.getMessage()]) == 1
+    assert [r.usd for r in reports] == [0.0, 0.0]
+    assert reports[1].metrics["prices_known"] == 0.0
+    assert reports[1].metrics["used_train_tokens"] == 36
+
+
+async def test_the_bill_is_put_beside_what_was_counted(sdk: Sdk) -> None:
+    def event(session, kind, tokens, usd):
+        return SimpleNamespace(
+            session_id=session,
+            estimated_cost_usd=usd,
+            event_info=SimpleNamespace(type=kind, token_count=tokens),
+        )
+
+    sdk.events = [
+        event("session-1", "training", 18, 0.18),
+        event("session-1", "sampling_prefill", 5, None),
+        event("session-1", "storage", 0, 0.02),
+        event("somebody else", "training", 1000, 10.0),
+    ]
+    made = trainer()
+    await made.policy()
+    found = await made.billed("2026-11-30T00:00:00Z", "2026-11-30T02:00:00Z")
+    assert found.usd == pytest.approx(0.2)
+    assert (found.tokens.train, found.tokens.prefill, found.unpriced) == (18, 5, 5)
+    assert "billed $0.2000, 5 tokens not priced yet" in found.against(made.tokens, made.usd)
+
+
+# ---------------------------------------------------------------- the adapter
+
+
+class Files(BaseHTTPRequestHandler):
+    """Serves what a signed address leads to."""
+
+    def do_GET(self) -> None:
+        body = {"/config?sig=s3cret": b"{}", "/weights?sig=s3cret": b"tensors"}.get(self.path)
+        self.send_response(200 if body is not None else 403)
+        self.end_headers()
+        self.wfile.write(body or b"expired")
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def files():
+    server = HTTPServer(("127.0.0.1", 0), Files)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_an_adapter_is_downloaded_from_its_signed_addresses(sdk: Sdk, files, tmp_path) -> None:
+    sdk.urls = {
+        "adapter_config.json": f"{files}/config?sig=s3cret",
+        "adapter_model.safetensors": f"{files}/weights?sig=s3cret",
+    }
+    await trainer().export_adapter(tmp_path / "adapter", ref="tinker://run/weights/00003-1f?version=3")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == b"tensors"
+    with pytest.raises(SettingsError, match="exists already"):
+        await trainer().export_adapter(tmp_path / "adapter")
+
+
+async def test_a_download_is_all_or_nothing_and_tells_no_address(sdk: Sdk, files, tmp_path) -> None:
+    sdk.urls = {
+        "adapter_config.json": f"{files}/config?sig=s3cret",
+        "adapter_model.safetensors": f"{files}/late?sig=s3cret",
+    }
+    with pytest.raises(TrainerError, match=r"adapter_model\.safetensors cannot be downloaded: status 403") as told:
+        await trainer().export_adapter(tmp_path / "adapter")
+    assert "s3cret" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+    sdk.urls = {**sdk.urls, "../../evil": f"{files}/config?sig=s3cret"}
+    with pytest.raises(TrainerError):
+        await trainer().export_adapter(tmp_path / "adapter")
+    sdk.urls = {"weights.bin": "x"}
+    with pytest.raises(TrainerError, match=r"adapter_config\.json"):
+        await trainer().export_adapter(tmp_path / "adapter")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_double_is_a_training_client_with_a_session() -> None:
+    assert Training(Sdk()).model_id.partition(":train:")[0] == "session-1"
