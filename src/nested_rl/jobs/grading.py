@@ -25,6 +25,7 @@ from attrs import frozen
 from nested_rl import tasks
 from nested_rl.errors import AgentFault, InfraFault
 from nested_rl.interfaces import TaskFamily
+from nested_rl.jobs.runner import CODE
 from nested_rl.jobs.sandbox import Environment, EnvironmentTimeout, Limits, Zygote
 
 LIMITS = Limits(cpu_s=3_600, memory_mib=1_024, call_s=3.0, reply_bytes=1 << 26)
@@ -106,8 +107,9 @@ class Grading:
 
 
 def read(folder: Path) -> dict[str, str]:
-    """The files of a job in a folder: relative path → text."""
-    return {str(p.relative_to(folder)): p.read_text("utf-8") for p in sorted(folder.rglob("*")) if p.is_file()}
+    """environment.py and the data of a job in a folder: relative path → text."""
+    paths = [folder / CODE, *sorted((folder / "data").glob("*.jsonl"))]  # an installer leaves other files there
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
 
 
 def serve(grading: Grading, lines: BinaryIO, out: BinaryIO) -> None:
