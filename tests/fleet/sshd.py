@@ -77,18 +77,18 @@ class Sshd:
                 return
 
     def host(self, **more) -> Host:
-        told = {"offer": Need(disk_gib=5), "python": sys.executable, "folder": str(self.folder / "base")}
-        return Host(
-            address=f"{getpass.getuser()}@127.0.0.1:{self.port}",
-            key=str(self.key),
-            host_key=self.host_key,
-            **{**told, **more},
-        )
+        told = {
+            "key": str(self.key),
+            "host_key": self.host_key,
+            "offer": Need(disk_gib=5),
+            "python": sys.executable,
+            "folder": str(self.folder / "base"),
+        }
+        return Host(address=f"{getpass.getuser()}@127.0.0.1:{self.port}", **{**told, **more})
 
     def tree(self) -> list[int]:
         """The listener and the sessions, not what runs apart from them."""
-        assert self.process is not None
-        found, new = [], [self.process.pid]
+        found, new = [], [self.process.pid] if self.process is not None else []
         while new:
             found += new
             new = [

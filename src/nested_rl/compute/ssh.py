@@ -150,6 +150,8 @@ class SSHCompute(ComputeBackend):
         machine = place.machine
         try:
             if machine is not None and not (good and await machine.end_lease()):
+                if not machine.connected:
+                    raise MachineLost(f"{machine.id} was lost")
                 await machine.recycle()
         except (OSError, InfraFault) as error:
             self._rest(place, str(error))

@@ -22,6 +22,7 @@ from nested_rl.errors import InfraFault, MachineLost, SettingsError
 if TYPE_CHECKING:
     import asyncssh
 
+LOGIN_S: Final = 15.0
 _ERRORS: Final[Mapping[str, type[Exception]]] = {
     kind.__name__: kind
     for kind in (FileNotFoundError, PermissionError, BrokenPipeError, TimeoutError, OSError, ValueError, SettingsError)
@@ -62,6 +63,11 @@ class Link:
         told, _ = await self.ask("hello")
         self.root = told["root"]
         self._beating = asyncio.ensure_future(self._beat())
+
+    @property
+    def connected(self) -> bool:
+        """Whether the line was up when last heard of."""
+        return self._writer is not None
 
     async def ask(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         """One request; asked again after a broken connection. Raises what it raised there, or MachineLost."""
@@ -209,7 +215,12 @@ class Link:
             if self._writer is not None:
                 return
             try:
-                self._connection = await login(self.host, known_hosts=self._known_hosts, keepalive_s=self._keepalive_s)
+                self._connection = await login(
+                    self.host,
+                    known_hosts=self._known_hosts,
+                    keepalive_s=self._keepalive_s,
+                    timeout_s=max(1.0, min(LOGIN_S, self._patience_s)),
+                )
                 if not self._base:
                     self._base = await take(self._connection, self.host, lease_s=self._lease_s)
                 elif not await runs(self._connection, self._base):

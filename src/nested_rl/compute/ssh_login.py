@@ -108,7 +108,9 @@ def owner() -> str:
     return f"{socket.gethostname()} {process.identity()}"
 
 
-async def login(host: Host, *, known_hosts: Path | None, keepalive_s: float) -> asyncssh.SSHClientConnection:
+async def login(
+    host: Host, *, known_hosts: Path | None, keepalive_s: float, timeout_s: float
+) -> asyncssh.SSHClientConnection:
     """An SSH connection, or OSError, or SettingsError for what no second try will mend: a wrong key on either side."""
     ssh = library()
     user, name, port = host.parts
@@ -124,8 +126,8 @@ async def login(host: Host, *, known_hosts: Path | None, keepalive_s: float) -> 
             name,
             port,
             config=None,
-            connect_timeout=10,
-            login_timeout=15,
+            connect_timeout=timeout_s,
+            login_timeout=timeout_s,
             keepalive_interval=keepalive_s,
             keepalive_count_max=3,
             **options,
@@ -153,7 +155,8 @@ async def take(connection: asyncssh.SSHClientConnection, host: Host, *, lease_s:
     if done.exit_status == TAKEN:
         base, _, other = out.partition("\n")
         await _follow(connection, host, base, other, lease_s=lease_s)
-    elif done.exit_status != 0:
+        return await take(connection, host, lease_s=lease_s)
+    if done.exit_status != 0:
         raise SettingsError(f"{host.address}: {err or out or f'{host.python} ended with {done.exit_status}'}")
     return out.splitlines()[0]
 
@@ -175,7 +178,6 @@ async def _follow(
     reader, writer = await connection.open_unix_connection(f"{base}/socket", encoding=None)
     writer.write(b'{"op": "end", "id": 1, "size": 0}\n')
     await reader.read()  # to its end
-    raise ConnectionError("what a killed controller had left there was ended")
 
 
 async def runs(connection: asyncssh.SSHClientConnection, base: str) -> bool:

@@ -137,6 +137,11 @@ class SSHMachine(Machine):
     def forward(self, port: int) -> AbstractAsyncContextManager[int]:
         return self._link.forward(port)
 
+    @property
+    def connected(self) -> bool:
+        """Whether its line was up when last heard of."""
+        return self._link.connected
+
     async def end_lease(self) -> bool:
         """Leave only what is warm. False when the machine cannot be used again as it is."""
         for process in self._processes:
