@@ -54,17 +54,17 @@ class Grading:
     def __init__(
         self,
         files: Mapping[str, str],
-        families: Sequence[TaskFamily] = (),
+        families: Sequence[TaskFamily],
+        zygote: Zygote,
         *,
         at_once: int = 2,
         limits: Limits = LIMITS,
-        zygote: Zygote | None = None,
     ) -> None:
         self.at_once = at_once
         self._files = files
         self._limits = limits
         self._held_out = tasks.held_out(families)
-        self._zygote = zygote or Zygote(kit=False)
+        self._zygote = zygote
         self._idle: queue.LifoQueue[Environment | None] = queue.LifoQueue()
         for _ in range(at_once):
             self._idle.put(None)
@@ -99,11 +99,10 @@ class Grading:
         return Graded(value=value)
 
     def close(self) -> None:
-        """End every process."""
+        """End the sandboxed processes."""
         for _ in range(self.at_once):
             if (environment := self._idle.get()) is not None:
                 environment.close()
-        self._zygote.close()
 
 
 def read(folder: Path) -> dict[str, str]:
@@ -143,11 +142,9 @@ def main() -> None:
     """`FOLDER`: the job's files. Serve on the standard input and output, which nothing else here writes to."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    grading = Grading(read(Path(sys.argv[1])), tasks.load())
-    try:
+    files = read(Path(sys.argv[1]))
+    with Zygote(kit=False) as zygote, contextlib.closing(Grading(files, tasks.load(), zygote)) as grading:
         serve(grading, sys.stdin.buffer, out)
-    finally:
-        grading.close()
 
 
 if __name__ == "__main__":
