@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet lint docs bench clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet lint docs bench chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -81,6 +81,9 @@ bench: $(VENV)/.dev  ## measure again what README and docs say (half an hour), a
 	$(BIN)/nested-rl pilot --quiet
 	$(BIN)/python benchmarks/triage_transfer.py
 	$(BIN)/python benchmarks/readme_tables.py
+
+chaos: $(VENV)/.dev  ## 200 pilots under random kill -9; half an hour (test-slow runs 20)
+	$(BIN)/python tests/chaos/chaos.py --runs 200 --out benchmarks/results/chaos.json
 
 clean:  ## remove environments and caches (never runs/)
 	rm -rf .venv .venvs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
