@@ -13,7 +13,7 @@ from runner_play import card, make_base, make_order, make_programs, terms
 from nested_rl import process
 from nested_rl.compute.local import LocalCompute
 from nested_rl.errors import AgentFault, InfraFault, MachineLost
-from nested_rl.inner.prime_rl import preflight
+from nested_rl.inner.prime_rl import artefacts, preflight
 from nested_rl.inner.prime_rl.launch import launch
 from nested_rl.types import Need
 
@@ -50,6 +50,10 @@ def read(path):
     data = Path(path).read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     return json.loads(data[8 : 8 + size]), data[8 + size :]
+
+
+def read_bytes(path):
+    return Path(path).read_bytes()
 
 
 def names(folder):
@@ -284,3 +288,32 @@ async def test_a_base_with_one_reward_for_all_answers_is_not_trained(machine, ba
 async def test_else_it_is_and_the_log_says_what_the_gate_saw(machine, base, rewards, note):
     ended = await launch(machine, make_order(base, **rewards), terms=evolve(terms(), gate=True))
     assert note in ended.log
+
+
+# ---------------------------------------------------------------- kept
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+async def test_weights_are_fetched_in_parts_and_checked(machine, base, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(artefacts, "PART_BYTES", 50)
+    ended = await launch(machine, make_order(base, kind=kind), terms=terms())
+    kept = await artefacts.fetch(machine, ended.path, tmp_path / "kept", digest=ended.digest)
+    assert kept == tmp_path / "kept" / ended.digest
+    for name in names(ended.path):
+        assert read_bytes(kept / name) == read_bytes(f"{ended.path}/{name}")
+    assert names(tmp_path / "kept") == [ended.digest]
+    assert artefacts.retain(tmp_path / "kept", [ended.digest]) == ()
+    gone = artefacts.retain(tmp_path / "kept", [])
+    assert gone == ((ended.digest,) if kind == "full" else ())
+    await artefacts.discard(machine, ended.path)
+    with pytest.raises(MachineLost, match="no weights there"):
+        await artefacts.fetch(machine, ended.path, tmp_path / "other", digest=ended.digest)
+    assert names(tmp_path / "other") == []
+
+
+async def test_weights_that_were_changed_are_not_kept(machine, base, tmp_path):
+    ended = await launch(machine, make_order(base), terms=terms())
+    await machine.put(f"{ended.path}/tokenizer.json", b"another")
+    with pytest.raises(InfraFault, match="not what was trained"):
+        await artefacts.fetch(machine, ended.path, tmp_path / "kept", digest=ended.digest)
+    assert names(tmp_path / "kept") == []

@@ -67,7 +67,18 @@ def take(source: Source, out: str, *, beat: Callable[[], None]) -> str:
         raise Refused(f"the weights cannot be read: {error}") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+    return digest_of(hashes)
+
+
+def digest_of(hashes: Mapping[str, str]) -> str:
+    """Of a folder, from the sha256 of each of its files."""
     return hashlib.sha256("".join(f"{name} {hashes[name]}\n" for name in sorted(hashes)).encode()).hexdigest()
+
+
+def told_sha256(config: Mapping[str, object]) -> str:
+    """Of an adapter's configuration without its base's place: the same adapter is the same on every machine."""
+    told = {key: value for key, value in config.items() if key != "base_model_name_or_path"}
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def layout(folder: str) -> Layout:
@@ -130,8 +141,7 @@ def _adapter(source: Source, out: Path, beat: Callable[[], None]) -> dict[str, s
         "inference_mode": True,
     }
     (out / ADAPTER_CONFIG).write_text(json.dumps(told, indent=1), "utf-8")
-    del told["base_model_name_or_path"]  # the same adapter is the same on every machine
-    return {ADAPTER: sha256, ADAPTER_CONFIG: hashlib.sha256(json.dumps(told).encode()).hexdigest()}
+    return {ADAPTER: sha256, ADAPTER_CONFIG: told_sha256(told)}
 
 
 def _pairs(found: Mapping[str, Tensor], base: Layout) -> tuple[dict[str, str], list[str], int]:
