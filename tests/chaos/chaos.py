@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import secrets
 import shutil
 import signal
 import sqlite3
@@ -74,9 +75,10 @@ WRONG = (
 
 @define
 class Place:
-    """The run directory and the folder for temporary files of one run."""
+    """The run directory and the folder for temporary files of one run. The same salt draws the same hidden items."""
 
     root: Path
+    salt: str
 
     @property
     def out(self) -> Path:
@@ -88,6 +90,9 @@ class Place:
 
     def start(self) -> subprocess.Popen[bytes]:
         self.tmp.mkdir(parents=True, exist_ok=True)
+        if not self.out.exists():
+            (self.out / "secret").mkdir(parents=True, mode=0o700)
+            (self.out / "secret" / "salt").write_text(self.salt)
         with (self.root / "said").open("ab") as said:
             return subprocess.Popen(
                 [sys.executable, str(PILOT), str(self.out)],
@@ -108,19 +113,25 @@ class Place:
                 return {}
 
 
-def calm(root: Path) -> tuple[Place, float]:
-    """The run that nobody kills, and how long it takes."""
-    place, start_s = Place(root), time.monotonic()
-    if place.start().wait(HANG_S) != 0:
-        raise RuntimeError((root / "said").read_text())
-    return place, time.monotonic() - start_s
+def calm(root: Path, *, at_once: int) -> tuple[Place, float]:
+    """The run that nobody kills, and how long it takes; as many of them as will run together, which must all agree."""
+    salt, start_s = secrets.token_hex(16), time.monotonic()
+    places = [Place(root / str(number), salt) for number in range(at_once)]
+    for place, process in [(place, place.start()) for place in places]:
+        if process.wait(HANG_S) != 0:
+            raise RuntimeError((place.root / "said").read_text())
+    usual_s = time.monotonic() - start_s
+    stories = [Story(number) for number in range(at_once)]
+    for story, place in zip(stories, places, strict=True):
+        judge(story, place, places[0])
+    if any(getattr(story, name) for story in stories for name in WRONG):
+        raise RuntimeError(f"runs that nobody has killed do not agree: {stories}")
+    return places[0], usual_s
 
 
 def run(root: Path, seed: int, undisturbed: Place, usual_s: float) -> Story:
     """One run, killed one to three times, and its programs on machines up to twice."""
-    story, rng, place = Story(seed), random.Random(seed), Place(root)
-    (place.out / "secret").mkdir(parents=True, mode=0o700)
-    (place.out / "secret" / "salt").write_text(RunDir.open(undisturbed.out).salt)  # the same hidden items
+    story, rng, place = Story(seed), random.Random(seed), Place(root, undisturbed.salt)
     kills, machine_kills, start_s, paid = rng.randint(1, 3), rng.randint(0, 2), time.monotonic(), dict[str, str]()
     while True:
         process = place.start()
@@ -232,7 +243,7 @@ def storm(runs: int, *, at_once: int, seed: int = 0, keep: Path | None = None) -
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, ThreadPoolExecutor(at_once) as pool:
         root = keep or Path(folder)
-        undisturbed, usual_s = calm(root / "calm")
+        undisturbed, usual_s = calm(root / "calm", at_once=at_once)
 
         def one(number: int) -> Story:
             story = run(root / str(number), seed + number, undisturbed, usual_s)
