@@ -28,6 +28,8 @@ SCRIPTS = (
     "06_resume.py",
     "07_llm_agent_openai.py",
 )
+ELSEWHERE = {"09_ssh_hosts.py": "tests/fleet/test_ssh_run.py"}
+"""Examples that a tier of its own runs."""
 STEP = re.compile(r"^step +1/1  reward (\d\.\d+)  ", re.MULTILINE)
 SCORES = r"nano-m 0\.\d\d, nano-s 0\.\d\d"
 
@@ -91,7 +93,8 @@ def test_every_example_is_here():
     there = {
         p.relative_to(EXAMPLES).as_posix() for p in EXAMPLES.rglob("*.py") if p.name[0].isdigit() or p.name == "run.py"
     }
-    assert there == set(SCRIPTS)
+    assert there == {*SCRIPTS, *ELSEWHERE}
+    assert all(name in (ROOT / test).read_text(encoding="utf-8") for name, test in ELSEWHERE.items())
     own = Path(__file__).read_text(encoding="utf-8")
     assert all(f'@example("{script} ' in own for script in SCRIPTS)
 
