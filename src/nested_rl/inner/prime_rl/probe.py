@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from nested_rl import tasks
+from nested_rl import redact, tasks
 from nested_rl.errors import MissingExtra
 from nested_rl.inner.prime_rl import arguments, native, probe_child
 from nested_rl.inner.prime_rl.keys.allowed import ARGUMENTS
@@ -35,6 +35,8 @@ from nested_rl.jobs.problems import plain, problem
 from nested_rl.jobs.sandbox import Environment, EnvironmentFault, EnvironmentMisbehaved, Limits, Zygote
 from nested_rl.jobs.surface import ProbeRules, Surface
 from nested_rl.types import Draft, Problem
+
+log = redact.logger(__name__)
 
 LIMITS: Final = Limits(cpu_s=4, memory_mib=512, life_s=20.0, reply_bytes=1 << 24)
 """What the probe of a native environment may use, on top of what verifiers itself has taken."""
@@ -80,20 +82,25 @@ class Probe:
         await asyncio.to_thread(self._native.close)
 
     def _examine(self, files: Mapping[str, str], config: JobConfig, families: Sequence[TaskFamily]) -> Findings:
-        is_native = dialect(files) == "native"
-        surface, form = (native.widened(self._surface), native.form) if is_native else (self._surface, None)
-        problems = check(files, surface, form)
+        problems = self._written(files, families)
         if problems:
             return Findings(problems=problems)
         rules = fitted(self._surface.probe, config)
-        if not is_native:
-            found = plain_probe.probe(files, rules, zygote=self._plain, families=families)
-        else:
-            self.require()
-            settings = arguments.given(config[NAME])
-            found = _native(files, rules, settings, zygote=self._native, families=families, limits=self._limits)
-        copied = () if found.problems else tuple(_copies(files, families))
-        return evolve(found, problems=(*found.problems, *copied))
+        if dialect(files) == "plain":
+            return plain_probe.probe(files, rules, zygote=self._plain, families=families)
+        self.require()
+        settings = arguments.given(config[NAME])
+        return _native(files, rules, settings, zygote=self._native, families=families, limits=self._limits)
+
+    def _written(self, files: Mapping[str, str], families: Sequence[TaskFamily]) -> tuple[Problem, ...]:
+        """What depends on the text of the files alone. So does a failure in here, and it counts as a problem of the job."""
+        try:
+            is_native = dialect(files) == "native"
+            surface, form = (native.widened(self._surface), native.form) if is_native else (self._surface, None)
+            return check(files, surface, form) or tuple(_copies(files, families))
+        except Exception:
+            log.exception("the checks failed on a job, which is refused; this is a bug of nested_rl")
+            return (problem("environment.syntax", CODE, "the job cannot be checked", "write plainer files"),)
 
 
 @functools.cache
