@@ -251,7 +251,7 @@ class Experiment(Choice):
             job_seeds = int(run.spec.get("job_seeds", 2))
             if isinstance(policy, str):
                 refs = retention.refs(run)
-                version = _version(run, which, refs)
+                version = version_of(run, which, refs)
                 agent, label = f"v{version:05d}", f"{path}@{which or version}"
             else:
                 agent, label = _named(policy)
@@ -355,7 +355,7 @@ def _finished(run: RunDir, schedule: Schedule) -> bool:
     return events.count("step.done") >= schedule.steps and events[-1] == "run.finished"
 
 
-def _version(run: RunDir, which: str, refs: Mapping[int, str]) -> int:
+def version_of(run: RunDir, which: str, refs: Mapping[int, str]) -> int:
     """What follows the @ of a policy's name."""
     named = {"best": best_version(run), "initial": 0, "": max(refs, default=0)}
     version = named.get(which, int(which) if re.fullmatch(r"\d+", which) else -1)

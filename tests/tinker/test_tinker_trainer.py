@@ -170,3 +170,12 @@ async def test_an_unknown_model_is_refused_with_those_there_are(server: str, age
     with pytest.raises(UnknownName, match="nano-agent"):
         await trainer.policy()
     await trainer.close()
+
+
+async def test_a_forgotten_checkpoint_is_gone(trainer: TinkerTrainer) -> None:
+    ref, kept = await trainer.save("gone"), await trainer.save("kept")
+    await trainer.forget(ref)
+    await trainer.forget(ref)  # twice is once
+    with pytest.raises(TrainerError, match="no such checkpoint"):
+        await trainer.load(ref)
+    await trainer.load(kept)

@@ -15,7 +15,19 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from nested_rl import __version__, redact, sync
-from nested_rl.cli import doctor, evaluating, exporting, jobs, models, replaying, reporting, running, tasks, watching
+from nested_rl.cli import (
+    doctor,
+    evaluating,
+    exporting,
+    jobs,
+    models,
+    publishing,
+    replaying,
+    reporting,
+    running,
+    tasks,
+    watching,
+)
 from nested_rl.errors import NestedRLError, SupervisionError
 
 app = App(
@@ -35,13 +47,14 @@ for _command in (
     reporting.report,
     replaying.replay,
     exporting.export,
+    publishing.publish,
     doctor.doctor,
 ):
     app.command(_command)
 for _group in (tasks.app, jobs.app, models.app):
     app.command(_group)
 for _place, _name in enumerate(
-    ("pilot", "run", "watch", "evaluate", "report", "replay", "export", "tasks", "jobs", "models", "doctor")
+    ("pilot", "run", "watch", "evaluate", "report", "replay", "export", "publish", "tasks", "jobs", "models", "doctor")
 ):
     app[_name].sort_key = _place  # help lists them in the order in which they are first needed
 

@@ -172,6 +172,11 @@ class TinkerTrainer(OuterTrainer):
         self._open = await asyncio.to_thread(self._trained, service, client)
         self._version, self._failed = version, ""
 
+    async def forget(self, ref: str) -> None:
+        """Delete a checkpoint on the server, which charges for storage."""
+        service = await self._opened()
+        await asyncio.to_thread(service.delete, ref)
+
     async def close(self) -> None:
         """End the session. What was saved stays on the server."""
         service, self._service, self._open, self._start = self._service, None, None, None

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from nested_rl import redact
 from nested_rl.errors import MissingExtra, SettingsError, TrainerError, UnknownName
-from nested_rl.trainers.tinker_errors import KEY, api_key, explained, plainly, status_of
+from nested_rl.trainers.tinker_errors import KEY, NO_KEY, api_key, explained, plainly, status_of
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ class Service:
         self.model, self.base_url = model, base_url
         self.sdk = sdk()
         self._key = api_key(key_env, hosted=base_url is None)
+        if self._key not in (None, NO_KEY):
+            redact.know(str(self._key))
         self._told = key_env or (KEY if base_url is None else "")
         self._project = project_id
         self._client: Any = None
@@ -83,6 +86,16 @@ class Service:
         """A sampler of the weights that training started from."""
         with plainly(f"making a sampler of {self.model}", key=self._told):
             return self._opened().create_sampling_client(base_model=self.model).result()
+
+    def delete(self, ref: str) -> None:
+        """Delete a checkpoint; one that is gone already is none to worry about."""
+        path, _ = parsed(ref)
+        try:
+            rest = self.sdk.RestClient(base_url=self.base_url, api_key=self._key)
+            rest.delete_checkpoint_from_tinker_path(path).result()
+        except Exception as error:
+            if status_of(error) != 404:
+                raise explained(error, f"deleting {ref}", key=self._told) from error
 
     def external_urls(self, client: Any, name: str, *, ttl_s: int) -> dict[str, str]:
         """Signed addresses of the adapter's files, by file name."""
