@@ -77,6 +77,10 @@ SOUND = {
         DATA,
     ),
     "rows one by one": (giving(f"yield from ({ROW} for i in range(n))"), {}),
+    "endless (8: only as many rows are taken as asked for)": (
+        giving("i = 0", "while True:", "    i += 1", f"    yield {ROW}"),
+        {},
+    ),
     "partial credit": (
         rewarding("last = completion.split()[-1:]", "return (last == [answer]) + 0.1 * ('Answer' in completion)"),
         {},
@@ -93,14 +97,13 @@ def test_a_sound_plain_job_is_valid(probe, name):
 
 
 FAULTS = {
-    # numbers are those of the failure kinds; 12 is native's alone, 25 to 29 and 33 are of job.toml
+    # numbers are those of the failure kinds; 8 and 12 are native's alone, 25 to 29 and 33 are of job.toml
     "1 syntax": (PLAIN + "def f(:\n", "environment.syntax"),
     "2 missing module": ("import numpyy\n" + PLAIN, "environment.import"),
     "3 no reward": (PLAIN[: PLAIN.index("def reward")], "environment.missing"),
     "5 hangs at import": ("while True: pass\n" + PLAIN, "environment.slow"),
     "6 network": ("import urllib.request\n" + PLAIN, "environment.import"),
     "7 no rows": (giving("return []"), "examples.count"),
-    "8 endless list": (giving("rows = []", "while True:", f"    rows += [{ROW} for i in range(9)]"), ("examples.raised", "examples.slow")),
     "9 rows of texts": (giving("return ['a'] * n"), "examples.row"),
     "10 no prompt": (giving("return [{'answer': '1'}] * n"), "examples.row"),
     "10 empty prompt": (giving("return [{'prompt': '', 'answer': '1'}] * n"), "examples.prompt"),
