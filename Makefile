@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet lint docs bench chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu lint docs bench chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,9 @@ test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## 
 
 test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider
 	.venvs/fleet/bin/python -m pytest -q -m fleet
+
+test-gpu: $(VENV)/.dev  ## one full-scale job on this computer's GPU, with prime-rl and a base's weights
+	$(BIN)/python -m pytest -q -m gpu
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
 	$(BIN)/ruff format --check .

@@ -70,4 +70,5 @@ def memory_problems(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> 
     takes = f"one GPU of {one.gpu_memory_gib:g} GiB or two of {two.gpu_memory_gib:g} GiB"
     message = f"training {what} {config.base} takes {takes}, and {one.disk_gib:g} GiB of disk; the machines have {have}"
     hint = "use a smaller seq_len or base" if kind(config) == "lora" else "train an adapter: lora_rank = 16"
+    hint = hint if any(offer.gpus for offer in offers) else "full-scale jobs need machines with a GPU"
     yield told("job.memory", f"{JOB}:[training] lora_rank", message, hint)
