@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Sequence
@@ -83,6 +84,14 @@ async def test_without_truncation_and_canary_nothing_is_scored_twice(sdk: Sdk) -
     made = trainer(ratio_cap=None, canary_every=0)
     await made.update([group([1.0, 0.0])])
     assert not [call for call in sdk.calls if call[0] == "forward"]
+
+
+async def test_the_first_use_blocks_a_thread_and_not_the_event_loop(sdk: Sdk) -> None:
+    made = trainer()
+    first, second = await asyncio.gather(made.policy(), made.policy())
+    assert sdk.first_in != threading.current_thread().name
+    assert [call[0] for call in sdk.calls] == ["check", "snapshot"]  # opened once, however many ask
+    assert first.version == second.version == 0
 
 
 async def test_thresholds_go_with_ppo_and_cispo(sdk: Sdk) -> None:

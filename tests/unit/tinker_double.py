@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,7 @@ class Sdk:
         self.keys: list[str | None] = []
         self.closing: Exception | None = None
         self.urls: dict[str, str] = {}
+        self.first_in = ""
         self.events: list[Any] = []
         self.ModelInput = SimpleNamespace(from_ints=list)
 
@@ -131,6 +133,7 @@ class Sdk:
 
     def _check(self) -> None:
         self.calls.append(("check",))
+        self.first_in = threading.current_thread().name
         if self.refused:
             raise self.refused
 
