@@ -6,6 +6,7 @@ exponent bits are set, and then adding the lowest exponent bit carries into the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -97,11 +98,8 @@ def finite(data: bytes, kind: str) -> bool:
     >>> finite(b"\x80\x3f\x80\x7f", "BF16")
     False
     """
-    width, exponent = FLOATS[kind]
-    lanes = len(data) // width
-    ones = _ones(lanes, width)
-    carried = (int.from_bytes(data, "little") & ones * exponent) + ones * (exponent & -exponent)
-    return not carried & ones << (8 * width - 1)
+    exponents, lowest, signs = _masks(len(data), kind)
+    return not ((int.from_bytes(data, "little") & exponents) + lowest) & signs
 
 
 def rounded(data: bytes) -> bytes:
@@ -110,10 +108,9 @@ def rounded(data: bytes) -> bytes:
     >>> rounded(b"\x00\x00\x80\x3f").hex()
     '803f'
     """
-    lanes = len(data) // 4
-    ones, bits = _ones(lanes, 4), int.from_bytes(data, "little")
-    up = (bits + ones * 0x7FFF + (bits >> 16 & ones)).to_bytes(len(data) + 4, "little")
-    halves = bytearray(2 * lanes)
+    ones, bits = _every(len(data), 4, 1), int.from_bytes(data, "little")
+    up = (bits + _every(len(data), 4, 0x7FFF) + (bits >> 16 & ones)).to_bytes(len(data) + 4, "little")
+    halves = bytearray(len(data) // 2)
     halves[0::2], halves[1::2] = up[2 : len(data) : 4], up[3 : len(data) : 4]
     return bytes(halves)
 
@@ -148,13 +145,14 @@ def _tensor(told: dict[str, object], handle: int, start: int) -> Tensor:
     return Tensor(kind, tuple(shape), handle, start + begin, end - begin)
 
 
-_ONES: dict[tuple[int, int], int] = {}
+@functools.lru_cache(maxsize=16)
+def _masks(size: int, kind: str) -> tuple[int, int, int]:
+    """All exponent bits, the lowest ones and the signs of as many numbers as are in `size` bytes."""
+    width, exponent = FLOATS[kind]
+    return tuple(_every(size, width, bits) for bits in (exponent, exponent & -exponent, 1 << 8 * width - 1))  # type: ignore[return-value]
 
 
-def _ones(lanes: int, width: int) -> int:
-    """A 1 in the lowest bit of every lane."""
-    if (lanes, width) not in _ONES:
-        if len(_ONES) > 64:
-            _ONES.clear()
-        _ONES[lanes, width] = int.from_bytes((b"\1" + bytes(width - 1)) * lanes, "little")
-    return _ONES[lanes, width]
+@functools.lru_cache(maxsize=16)
+def _every(size: int, width: int, bits: int) -> int:
+    """The same bits in every `width` bytes of `size`."""
+    return int.from_bytes(bits.to_bytes(width, "little") * (size // width), "little")
