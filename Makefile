@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu lint docs bench chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu fuzz lint docs bench chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,9 @@ test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provid
 
 test-gpu: $(VENV)/.dev  ## one full-scale job on this computer's GPU, with prime-rl and a base's weights
 	$(BIN)/python -m pytest -q -m gpu
+
+fuzz: $(VENV)/.dev  ## the parsers of what agents and servers write, with many more examples (half an hour)
+	$(BIN)/python -m pytest -q -n 2 --timeout=3600 --hypothesis-profile=long tests/fuzz
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
 	$(BIN)/ruff format --check .

@@ -133,7 +133,8 @@ class Environment:
             raise self._ended(during) from None
         finally:
             self._asked_s += time.monotonic() - started
-        if not isinstance(reply, dict) or not secrets.compare_digest(str(reply.get("nonce")).encode(), nonce.encode()):
+        said = reply.get("nonce") if isinstance(reply, dict) else None
+        if not isinstance(said, str) or not secrets.compare_digest(said.encode("utf-8", "replace"), nonce.encode()):
             raise self._stop(_forged(during))
         if (error := reply.get("error")) is not None:
             raise self._fault(error, during)
@@ -171,12 +172,11 @@ class Environment:
         """What the runner reported. Its fields passed through the agent's process: nothing in them is trusted."""
         if not isinstance(error, dict):
             return self._stop(_forged(during))
-        kind, message, row = str(error.get("kind")), str(error.get("message"))[:400], error.get("row")
-        row = row if type(row) is int else None
+        kind, message = _words(error.get("kind"), 20), _words(error.get("message"), 400)
+        row, line = _place(error.get("row")), _place(error.get("line"))
         if kind != "raised":
             return EnvironmentMisbehaved(message, during=during, kind=kind, row=row)
-        raised, line = str(error.get("type"))[:80], error.get("line")
-        line = line if type(line) is int else None
+        raised = _words(error.get("type"), 80)
         where = f" in line {line}" if line else ""
         why = f"{_subject(during)} raised {raised}{where}: {message}"
         return EnvironmentCrashed(why, during=during, raised=raised, line=line, row=row)
@@ -220,6 +220,16 @@ def _subject(during: During) -> str:
 
 def _forged(during: During) -> EnvironmentMisbehaved:
     return EnvironmentMisbehaved(f"{_subject(during)} gave no proper reply", during=during)
+
+
+def _words(said: object, most: int) -> str:
+    """Text that can be stored and sent, whatever was said."""
+    return said[:most].encode("utf-8", "replace").decode() if isinstance(said, str) else "?"
+
+
+def _place(said: object) -> int | None:
+    """A number of a line or row, if it is one."""
+    return said if type(said) is int and 0 <= said < 1_000_000 else None
 
 
 def _is_row(row: object) -> bool:

@@ -72,7 +72,7 @@ def _checked(line: bytes, nonce: str, who: str, process: Process) -> Answer:
         raise MachineLost(f"{who} died before it answered; its last words: {getattr(process, 'last_words', 'unknown')}")
     try:
         answer = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise MachineLost(f"{who} answered with something that is not JSON: {line[:80]!r}") from None
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
         raise MachineLost(f"{who} answered another question")

@@ -16,6 +16,9 @@ UNREADABLE: Final = "unreadable_call"
 """What a malformed call is called when it is sent back as part of the conversation: servers insist on a name."""
 
 _NOT_NEGATIVE = validators.ge(0)
+_MOST_TOKENS: Final = 10**12
+_MOST_USD: Final = 1e6
+"""More than these for one answer is a slip of the server's, and not counted."""
 
 
 @frozen(kw_only=True)
@@ -113,7 +116,9 @@ def _read_call(raw: JSON, *, known: Collection[str], taken: Collection[str], own
 def _text(content: JSON) -> str:
     """Plain text, from a string or from a list of parts."""
     if isinstance(content, list):
-        content = "".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
+        content = "".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
     # half a surrogate pair is possible in JSON, but can be neither stored nor sent back
     return content.encode("utf-8", "replace").decode() if isinstance(content, str) else ""
 
@@ -122,7 +127,7 @@ def _usage(usage: JSON, prices: Prices | None) -> Usage:
     counted = usage if isinstance(usage, dict) else {}
     prompt, completion = _count(counted.get("prompt_tokens")), _count(counted.get("completion_tokens"))
     cost = counted.get("cost")
-    if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < float("inf"):
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= _MOST_USD:
         usd = float(cost)
     else:
         usd = prices.usd(prompt, completion) if prices else 0.0
@@ -130,4 +135,4 @@ def _usage(usage: JSON, prices: Prices | None) -> Usage:
 
 
 def _count(value: JSON) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else 0
