@@ -14,7 +14,7 @@ from nested_rl import jobkit, tasks
 from nested_rl.errors import SettingsError, SupervisionError
 from nested_rl.evaluation import EvalReport, EvalRow
 from nested_rl.inner.nano import NanoInnerTrainer
-from nested_rl.inner.nano_job import Shop, held_out, write
+from nested_rl.inner.nano_job import Shop, write
 from nested_rl.jobs.folder import parse
 from nested_rl.nano import serve
 from nested_rl.nano.folder import load_model, weights_path
@@ -85,7 +85,7 @@ def test_a41_train_seeds_contain_eval_seeds(family):
     assert len(made) > 100
     assert not made & (held["dev"] | held["hidden"])
     assert not held["dev"] & held["hidden"]
-    asked = held_out(FAMILIES)
+    asked = tasks.held_out(FAMILIES)
     assert all(asked(item.prompt) for item in family.eval_set(task, "hidden", salt="other", n=64).items)
 
 

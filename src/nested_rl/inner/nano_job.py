@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Shop:
                 environment,
                 seed=question["seed"],
                 work_limit=question["work_limit"],
-                held_out=held_out(families),
+                held_out=tasks.held_out(families),
             )
             account = training.run()
         log = _log(account, environment.log)
@@ -81,22 +81,6 @@ class Shop:
     def close(self) -> None:
         """End the sandbox."""
         self.zygote.close()
-
-
-def held_out(families: Sequence[TaskFamily]) -> Callable[[str], bool]:
-    """Whether a prompt is a question that belongs to some family's evaluation.
-
-    One on which a family's key() raises is none: the items themselves were tried before the run began.
-    """
-
-    def asked(prompt: str) -> bool:
-        keys = []
-        for family in families:
-            with contextlib.suppress(Exception):
-                keys.append((family.name, family.key(prompt)))
-        return any(key is not None and tasks.bucket(name, key) < 2 for name, key in keys)
-
-    return asked
 
 
 def write(out: Path, model: Qwen3, tokenizer: Tokenizer, base: str) -> str:

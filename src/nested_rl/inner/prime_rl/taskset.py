@@ -39,7 +39,7 @@ _PYPROJECT = """\
 [project]
 name = "{name}"
 version = "1"
-requires-python = ">=3.10"
+requires-python = ">=3.11"
 dependencies = ["verifiers"]
 
 [build-system]
