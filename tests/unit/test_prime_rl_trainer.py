@@ -1,6 +1,7 @@
 """PrimeRLTrainer: its guide and examples, what it needs of machines, and the orders that it gives."""
 
 import asyncio
+import json
 import os
 import tomllib
 
@@ -8,7 +9,7 @@ import pytest
 from attrs import evolve
 from prime_rl_material import CASES, EXAMPLES, GOLDEN, files, name
 
-from nested_rl import parts, tasks, weights
+from nested_rl import cli, parts, tasks, weights
 from nested_rl.compute.local import LocalCompute
 from nested_rl.errors import AgentFault, InfraFault, SettingsError
 from nested_rl.inner.prime_rl import PrimeRLTrainer, Shape, guide, pin, trainer
@@ -169,6 +170,28 @@ async def test_what_cannot_be_read_is_a_problem_and_never_an_exception(prime, ca
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("", "", None),
+        ("steps = 40", "step = 40", "job.key"),
+        ("batch_size = 128", "batch_size = 100", "job.value"),
+        ("[rollout]", "[prime_rl]\nslurm.partition = 'x'\n[rollout]", "prime_rl.denied"),
+        ("[rollout]", "[prime_rl]\ninference.vllm.max_model_length = 9\n[rollout]", "prime_rl.key"),
+        ("lora_rank = 16", "lora_rank = 0", "job.memory"),
+    ],
+)
+def test_the_command_line_prints_what_an_agent_would_be_told(tmp_path, capsys, old, new, code):
+    for file, text in files("calc_chain").items():
+        (tmp_path / file).write_text(text.replace(old, new) if file == "job.toml" else text)
+    machine = ["--gpus", "2", "--gpu-memory-gib", "24"]
+    status = cli.main(["jobs", "check", str(tmp_path), "--inner", "prime-rl", "--json", *machine])
+    told = json.loads(capsys.readouterr().out)
+    assert (status, told["ok"]) == ((0, True) if code is None else (1, False))
+    assert [problem["code"] for problem in told["problems"]] == ([] if code is None else [code])
+    assert all(set(problem) == {"code", "where", "message", "hint"} for problem in told["problems"])
+
+
+@pytest.mark.parametrize(
     "wrong",
     [{"bases": ()}, {"bases": ("Qwen/Qwen3-32B",)}, {"timeout_s": 0.0}, {"timeout_s": float("nan")}],
 )
@@ -186,6 +209,7 @@ def test_a_further_base_comes_with_its_shape():
 
 def test_it_is_registered_under_its_name():
     assert parts.find("inner", "prime-rl") is PrimeRLTrainer
+    assert PrimeRLTrainer().settings()["prime_rl"] == pin.COMMIT
     assert pin.COMMIT.startswith("559b447")
     assert pin.IMAGE.endswith(pin.COMMIT[:9])
 

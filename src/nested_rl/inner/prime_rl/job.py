@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from nested_rl.inner.prime_rl import arguments, memory
@@ -65,10 +66,15 @@ def memory_problems(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> 
     if not offers or any(need(config, shape, offers).fits(offer) for offer in offers):
         return
     one, two = (memory.least(shape, kind(config), config["training"]["seq_len"], gpus) for gpus in (1, 2))
-    have = " or ".join(f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in offers if offer.gpus) or "no GPU"
+    have = " or ".join(map(_told, offers))
     what = "an adapter of" if kind(config) == "lora" else "all weights of"
     takes = f"one GPU of {one.gpu_memory_gib:g} GiB or two of {two.gpu_memory_gib:g} GiB"
     message = f"training {what} {config.base} takes {takes}, and {one.disk_gib:g} GiB of disk; the machines have {have}"
     hint = "use a smaller seq_len or base" if kind(config) == "lora" else "train an adapter: lora_rank = 16"
     hint = hint if any(offer.gpus for offer in offers) else "full-scale jobs need machines with a GPU"
     yield told("job.memory", f"{JOB}:[training] lora_rank", message, hint)
+
+
+def _told(offer: Need) -> str:
+    gpus = f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" if offer.gpus else "no GPU"
+    return gpus if math.isinf(offer.disk_gib) else f"{gpus} and {offer.disk_gib:g} GiB of disk"

@@ -11,7 +11,7 @@ from typing import Final
 
 from nested_rl import redact, tasks, weights
 from nested_rl.errors import AgentFault, InfraFault, SettingsError
-from nested_rl.inner.prime_rl import guide, job
+from nested_rl.inner.prime_rl import guide, job, pin
 from nested_rl.inner.prime_rl.keys.render import render
 from nested_rl.inner.prime_rl.launch import Terms, launch
 from nested_rl.inner.prime_rl.memory import SHAPES, Placement, Shape, place
@@ -76,7 +76,7 @@ class PrimeRLTrainer(InnerTrainer):
 
     def settings(self) -> dict[str, object]:
         """What of this trainer changes results; recorded with a run."""
-        return {"bases": self.bases, "timeout_s": self.timeout_s}
+        return {"bases": self.bases, "timeout_s": self.timeout_s, "prime_rl": pin.COMMIT, "verifiers": pin.VERIFIERS}
 
     def bind(self, families: Sequence[TaskFamily]) -> None:
         """Know these families too, besides the built-in ones: their questions are recognised, and held-out ones dropped."""
