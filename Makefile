@@ -61,7 +61,7 @@ test-vllm: .venvs/vllm/.installed  ## a real vLLM on the CPU
 	.venvs/vllm/bin/python -m pytest -q -m vllm
 
 test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## the real verifiers package, in two versions
-	.venvs/verifiers/bin/python -m pytest -q -m verifiers
+	.venvs/verifiers/bin/python -m pytest -q -m verifiers tests/verifiers tests/unit/test_prime_rl*.py
 	.venvs/verifiers-0.4/bin/python -m pytest -q -m verifiers tests/verifiers
 
 test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider

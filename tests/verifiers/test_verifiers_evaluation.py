@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, Reply
-from material import FAMILIES, NATIVE, PLAIN, giving, rewarding
+from tasksets import FAMILIES, NATIVE, PLAIN, giving, rewarding
 
 from nested_rl import tasks
 from nested_rl.inner.prime_rl.taskset import HARNESS

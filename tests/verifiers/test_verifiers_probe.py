@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from attrs import evolve
-from material import FAMILIES, NATIVE, PLAIN, SURFACE, config, draft, giving, rewarding
+from tasksets import FAMILIES, NATIVE, PLAIN, SURFACE, config, draft, giving, rewarding
 
 from nested_rl.errors import MissingExtra
 from nested_rl.inner.prime_rl.probe import LIMITS, Probe
@@ -293,6 +295,13 @@ async def test_a_prompt_must_leave_room_for_its_completion(probe):
     assert (await probe.examine(draft(code), config(), FAMILIES)).problems == ()
     short = config(training={"seq_len": 512}, rollout={"max_tokens": 256})
     assert [p.code for p in (await probe.examine(draft(code), short, FAMILIES)).problems] == ["examples.prompt"]
+
+
+async def test_another_interpreter_may_be_the_one_with_verifiers():
+    there = Path(sys.executable)
+    probe = Probe(SURFACE, python=str(there.parent / ".." / there.parent.name / there.name))
+    assert (await probe.examine(draft(NATIVE), config(), FAMILIES)).problems == ()
+    await probe.close()
 
 
 async def test_a_missing_interpreter_says_which_extra_to_install():
