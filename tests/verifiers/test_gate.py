@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
-from material import NATIVE, PLAIN
+from tasksets import NATIVE, PLAIN
 
 from nested_rl.inner.prime_rl import gate
 
