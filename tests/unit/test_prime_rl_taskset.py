@@ -185,3 +185,11 @@ def test_examples_that_fail_are_the_jobs_doing(zygote):
     found = Grading({"environment.py": "def examples(rng, n):\n    return [][1]\n"}, (), zygote)
     with pytest.raises(AgentFault, match="IndexError"):
         found.rows(4, 0)
+
+
+def test_a_job_that_can_give_only_so_many_rows_at_once_is_asked_more_often(zygote):
+    code = "ROWS = [{'prompt': str(i), 'answer': str(i)} for i in range(70)]\ndef examples(rng, n):\n    return rng.sample(ROWS, n)\n"
+    rows, dropped = Grading({"environment.py": code}, (), zygote).rows(200, 5)
+    assert (len(rows), dropped) == (200, 0)
+    assert len({row["prompt"] for row in rows}) > 60
+    assert Grading({"environment.py": code}, (), zygote).rows(200, 5)[0] == rows

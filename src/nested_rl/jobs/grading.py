@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import queue
+import random
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -26,11 +27,13 @@ from nested_rl import tasks
 from nested_rl.errors import AgentFault, InfraFault
 from nested_rl.interfaces import TaskFamily
 from nested_rl.jobs.runner import CODE
-from nested_rl.jobs.sandbox import Environment, EnvironmentTimeout, Limits, Zygote
+from nested_rl.jobs.sandbox import Environment, EnvironmentCrashed, EnvironmentTimeout, Limits, Zygote
 
 LIMITS = Limits(cpu_s=3_600, memory_mib=1_024, call_s=3.0, reply_bytes=1 << 26)
 """Of one sandboxed process over a whole training. A reward that takes longer than `call_s` is killed and counts as 0."""
-ROWS_S = 60.0
+ROWS_S = 240.0
+FEW = 32
+"""A validated job gives so many rows in one call; one that draws from a small file may give no more."""
 CAP = 100.0
 """Rewards are cut to ±CAP, the bound that validation sets."""
 HANGS = 32
@@ -74,8 +77,7 @@ class Grading:
     def rows(self, n: int, seed: int) -> tuple[list[dict[str, str]], int]:
         """At most `n` rows, and how many more were dropped. Raises AgentFault when environment.py fails."""
         with self._zygote.spawn(self._files, self._limits) as environment:
-            # One row in four belongs to an evaluation by chance; half as many again leave enough.
-            asked = environment.examples(seed, n + n // 2, timeout_s=ROWS_S)
+            asked = _rows(environment, n + n // 2, seed)  # one in four belongs to an evaluation by chance
         kept = [row for row in asked if not self._held_out(row["prompt"])]
         return kept[:n], len(asked) - len(kept)
 
@@ -103,6 +105,18 @@ class Grading:
         for _ in range(self.at_once):
             if (environment := self._idle.get()) is not None:
                 environment.close()
+
+
+def _rows(environment: Environment, n: int, seed: int) -> list[dict[str, str]]:
+    """All in one call, or few at a time when that raises: rng.sample(ROWS, n) does for more than there are."""
+    try:
+        return environment.examples(seed, n, timeout_s=ROWS_S)
+    except EnvironmentCrashed:
+        if not environment.alive:
+            raise
+    seeds = random.Random(seed)
+    calls = (environment.examples(seeds.randrange(2**31), FEW) for _ in range(-(-n // FEW)))
+    return [row for rows in calls for row in rows]
 
 
 def read(folder: Path) -> dict[str, str]:
