@@ -153,12 +153,12 @@ def install(disk: Disk, monkeypatch: Any) -> None:
             return real_io_open(file, mode, *args, **how)
         if isinstance(file, int):
             return File(disk, real_io_open(file, mode, *args, **how), named(file))
-        name = named(file)
-        return File(disk, disk.effect(f"open {name}", lambda: real_io_open(file, mode, *args, **how)), name)
+        name, act = named(file), lambda: real_io_open(file, mode, *args, **how)
+        return File(disk, disk.effect(f"open {name}", act, lambda: act().close()), name)
 
     def os_open(path: Any, flags: int, *args: Any, **how: Any) -> int:
         act = lambda: real_os_open(path, flags, *args, **how)  # noqa: E731
-        return disk.effect(f"open {named(path)}", act) if flags & CREATES else act()
+        return disk.effect(f"open {named(path)}", act, lambda: os.close(act())) if flags & CREATES else act()
 
     def connect(*args: Any, **how: Any) -> sqlite3.Connection:
         made = real_connect(*args, **how, factory=connection(disk))

@@ -1,27 +1,12 @@
 """A run breaks at one of its side effects, is started again, and ends where an undisturbed one ends."""
 
-import asyncio
 import contextlib
 
 import pytest
 from disk import KINDS, Killed
 from life import check, done_jobs, life
 
-from nested_rl import loop
 from nested_rl.errors import NestedRLError
-from nested_rl.report import page
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch):
-    """Two validation tasks, an empty page; and a wait for the disk keeps its place among the side effects."""
-
-    async def here(work, *args):
-        return work(*args)
-
-    monkeypatch.setattr(loop, "VALIDATION_TASKS", 2)
-    monkeypatch.setattr(page, "render", lambda run: "<html>")
-    monkeypatch.setattr(asyncio, "to_thread", here)
 
 
 @pytest.fixture

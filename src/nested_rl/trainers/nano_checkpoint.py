@@ -8,6 +8,7 @@ NAME/  config.json, tokenizer files, model.safetensors (float32)   an ordinary m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -69,7 +70,8 @@ def write(
         raise RunDirError(f"{target}: the checkpoint cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    shutil.rmtree(_aside(target), ignore_errors=True)
+    with contextlib.suppress(OSError):  # the next one tries again
+        settled(target)
     return target
 
 
@@ -102,9 +104,14 @@ def delete(folder: Path) -> None:
 
 
 def settled(target: Path) -> Path:
-    """The folder of a checkpoint, after undoing a replacement that was cut short between its two renames."""
-    if not target.exists() and _aside(target).exists():
-        _aside(target).rename(target)
+    """The folder of a checkpoint, after a replacement that was cut short: undone between its two renames, else ended."""
+    older = _aside(target)
+    if older.exists() and not target.exists():
+        older.rename(target)
+    elif older.exists():
+        outdated = scratch.draft(target.parent)  # out of the way even if it cannot be removed
+        older.rename(outdated)
+        shutil.rmtree(outdated, ignore_errors=True)
     return target
 
 
