@@ -168,8 +168,9 @@ def test_checks_that_fail_are_the_jobs_problem(probe, monkeypatch, caplog):
     assert "bug of nested_rl" in caplog.text
 
 
-def test_without_verifiers_a_native_job_says_which_extra_to_install():
-    probe = Probe(SURFACE, python="/bin/false")
+@pytest.mark.parametrize("python", ["/bin/false", "/nonexistent/python"])
+def test_without_verifiers_a_native_job_says_which_extra_to_install(python):
+    probe = Probe(SURFACE, python=python)
     with pytest.raises(MissingExtra, match=r"nested-rl\[prime-rl\]"):
         examined(probe, NATIVE)
     with pytest.raises(MissingExtra):

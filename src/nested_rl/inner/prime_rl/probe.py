@@ -109,7 +109,10 @@ def _has_verifiers(python: str | None) -> None:
         there = importlib.util.find_spec("verifiers") is not None
     else:
         seeks = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
-        there = subprocess.run([python, "-c", seeks], check=False, capture_output=True).returncode == 0
+        try:
+            there = subprocess.run([python, "-c", seeks], check=False, capture_output=True).returncode == 0
+        except OSError:
+            there = False
     if not there:
         raise MissingExtra(f"probing a native environment with {python or sys.executable}", "prime-rl")
 
