@@ -27,6 +27,7 @@ SCRIPTS = (
     "05_heldout_evaluation.py",
     "06_resume.py",
     "07_llm_agent_openai.py",
+    "12_published_adapter.py",
 )
 ELSEWHERE = {"09_ssh_hosts.py": "tests/fleet/test_ssh_run.py"}
 """Examples that a tier of its own runs."""
@@ -186,3 +187,13 @@ def test_a_large_agent_is_compared_with_the_nano_agent(said, llm, tmp_path):
     assert len(llm.seen) == 1 + 3 * 3  # a check, and three turns an episode
     (folder,) = (tmp_path / "runs/example-pilot/evals").glob("*-openai-small-*")
     assert len(list((folder / "episodes").iterdir())) == 3
+
+
+@example("12_published_adapter.py URL 2 small other")
+def test_an_adapter_is_compared_with_its_base_on_the_held_out_family(said, llm):
+    adapter, base, difference = said.splitlines()[-3:]
+    assert adapter.startswith(f"openai:small@{llm.url}: reward ")
+    assert base.startswith(f"openai:other@{llm.url}: reward ")
+    assert "(n=2, paired)" in difference
+    assert {body["model"] for body in llm.seen} == {"small", "other"}
+    assert all(body["temperature"] == 1.0 for body in llm.seen if len(body["messages"]) > 1)

@@ -1,4 +1,4 @@
-"""`export`: successful transcripts of a run as chat data."""
+"""`export`: successful transcripts of a run as chat data, or all of them as a log to look at."""
 # ruff: noqa: T201  printing is what a command is for
 
 from __future__ import annotations
@@ -14,20 +14,27 @@ def export(
     /,
     *,
     out: Path,
-    kind: Annotated[Literal["sft", "datasets"], Parameter(name="--format")] = "sft",
+    kind: Annotated[Literal["sft", "datasets", "inspect"], Parameter(name="--format")] = "sft",
     min_reward: float = 0.0,
 ) -> None:
-    """Write the successful transcripts of a run as chats, to train other agents on.
+    """Write the successful transcripts of a run as chats, to train other agents on; or all of them as a log to look at.
 
-    Messages and tool calls are in the OpenAI format, one conversation a line. Successful is an episode with a valid job.
+    Messages and tool calls of chats are in the OpenAI format, one conversation a line. Successful is an episode with a valid job.
 
     Args:
         run: Run directory.
         out: The file (sft) or folder (datasets) to make.
-        kind: sft is one JSONL file; datasets a folder with the same and a dataset card.
-        min_reward: Only episodes with at least this reward.
+        kind: sft is one JSONL file; datasets a folder with the same and a dataset card; inspect a log (.json) of every episode
+            for `inspect view` (pip install inspect-ai).
+        min_reward: Only episodes with at least this reward (not for inspect).
     """
+    from nested_rl import viewer_log
     from nested_rl.export import write
     from nested_rl.rundir import RunDir
 
+    if kind == "inspect":
+        print(
+            f"{out}: {viewer_log.write(RunDir.open(run), out)} episodes; to look at them: inspect view --log-dir {out.parent}"
+        )
+        return
     print(write(RunDir.open(run), out, kind=kind, min_reward=min_reward))
