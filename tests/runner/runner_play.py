@@ -29,8 +29,11 @@ def make_programs(folder):
     folder.mkdir()
     for name, script in (("rl", "stand_in_rl.py"), ("python", "stand_in_python.py")):
         (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {HERE / script} "$@"\n')
+    (folder / "python3").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'
+    )  # and not one that takes long to start
     (folder / "nvidia-smi").write_text(f"#!/bin/sh\nexec cat {folder}/gpus\n")
-    for name in ("rl", "python", "nvidia-smi"):
+    for name in ("rl", "python", "python3", "nvidia-smi"):
         (folder / name).chmod(0o755)
     (folder / "gpus").write_text(card() + "\n")
     return folder

@@ -154,6 +154,10 @@ class Play:
         Path("..", "model").mkdir()
         sys.exit(3)
 
+    def vanish(self, _):
+        subprocess.run(["rm", "-rf", str(Path.cwd())], check=True)
+        sys.exit(1)
+
     def leave(self, _):
         """A process that nothing leads to: another session, no parent, an empty environment."""
         code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
@@ -178,9 +182,9 @@ class Play:
             found["reached"] = str(error)
         Path(self.told["note"]).write_text(json.dumps(found))
 
-    def gpu(self, _):
-        """Change what the driver says."""
-        Path(self.told["driver"]).write_text(self.told["gpus_after"])
+    def overwrite(self, _):
+        """Change something outside: what the driver says, or the base."""
+        Path(self.told["file"]).write_text(self.told["text"])
 
     def kill_runner(self, _):
         os.kill(os.getppid(), signal.SIGKILL)

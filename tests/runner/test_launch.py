@@ -22,6 +22,13 @@ from nested_rl.inner.prime_rl.runner import program
 from nested_rl.interfaces import Machine, Process
 from nested_rl.types import Completed, Need
 
+FACTS = preflight.Facts(
+    program="rl",
+    versions=dict(preflight.PINNED),
+    gpus=(preflight.Gpu(index=0, name="A40", total_mib=46068, used_mib=3),),
+    disk_gib=99,
+)
+
 # ---------------------------------------------------------------- whose fault
 
 CARDS = [{"index": 0}]
@@ -137,12 +144,7 @@ class Lying(Machine):
 
     def __init__(self, lines):
         self.process = Told(lines)
-        preflight._KNOWN[self] = preflight.Facts(
-            program="rl",
-            versions=dict(preflight.PINNED),
-            gpus=(preflight.Gpu(index=0, name="A40", total_mib=1, used_mib=0),),
-            disk_gib=99,
-        )
+        preflight._KNOWN[self] = FACTS
 
     async def run(self, argv, *, env=None, timeout_s=None):
         return Completed(returncode=0)
@@ -224,6 +226,7 @@ def programs(open_place, monkeypatch):
 async def machine(programs):
     compute = LocalCompute(1)
     async with compute.machine(Need()) as machine:
+        preflight._KNOWN[machine] = FACTS
         yield machine
     await compute.close()
 
@@ -238,7 +241,7 @@ async def test_a_job_has_a_clean_environment_and_no_network(machine, open_place)
     with socket.create_server(("127.0.0.1", 0)) as server:
         order = make_order(base, at_1=["reach"], note=str(note), port=server.getsockname()[1])
         await launch(machine, order, terms=evolve(terms(), isolate=True))
-    found = json.loads(note.read_text())
+    found = json.loads(read(note))
     assert not {name for name in found["environment"] if "KEY" in name or "TOKEN" in name or name.startswith("PYTEST")}
     assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "0,0"
     assert found["environment"]["HF_HUB_OFFLINE"] == "1"
@@ -247,6 +250,14 @@ async def test_a_job_has_a_clean_environment_and_no_network(machine, open_place)
         assert "refused" in found["reached"]
     else:
         assert found["reached"] is True
+
+
+def gone(path):
+    return not Path(path).exists()
+
+
+def read(path):
+    return path.read_text("utf-8")
 
 
 NOSY = """#!/bin/sh
@@ -258,6 +269,8 @@ runner=$PPID
   cat job.toml > /dev/null && echo job
   ls .. > /dev/null 2>&1 && echo above
   kill -9 $runner 2> /dev/null && echo killed
+  pwd
+  echo stray > $(mktemp -u /tmp/nrl-stray-XXXXXX)
   grep -q 'NoNewPrivs:.1' /proc/self/status && echo confined
 } > scratch/note
 cp scratch/note %s
@@ -281,10 +294,13 @@ async def test_a_job_with_a_user_of_its_own_reaches_nothing_of_the_runner(machin
     user = pwd.getpwuid(65534)
     with pytest.raises(AgentFault, match="exit status 7"):
         await launch(machine, make_order(base), terms=evolve(terms(), user=user.pw_name))
-    told = (open_place / "notes" / "note").read_text().split()
-    assert told[0] == str(user.pw_uid)
-    assert {"job", "confined"} <= set(told[1:]) <= {"job", "confined", "above"}
-    assert not list(open_place.glob("nested-rl-work-*"))
+    uid, *told = read(open_place / "notes" / "note").split()
+    (work,) = [word for word in told if "/" in word]
+    assert uid == str(user.pw_uid)
+    assert {"job", "confined"} <= set(told) - {work} <= {"job", "confined", "above"}
+    assert work.startswith(machine.root) != closed
+    assert gone(work)
+    assert not [path for path in program.strays(program.walls(user.pw_name, isolate=False)) if "nrl-stray" in path.name]
 
 
 async def test_a_user_that_is_not_there_is_said(machine, open_place):
@@ -306,6 +322,7 @@ async def test_a_base_that_the_jobs_user_cannot_read_is_no_fault_of_the_job(mach
 
 
 async def test_a_machine_is_asked_once_and_what_it_has_is_told(machine, programs):
+    preflight.forget(machine)
     found = await preflight.preflight(machine, gpus="0,0")
     assert found.program == str(programs / "rl")
     assert found.versions == {"prime-rl": "0.8.0", "verifiers": pin.VERIFIERS}
@@ -327,6 +344,7 @@ async def test_a_machine_is_asked_once_and_what_it_has_is_told(machine, programs
 )
 async def test_what_is_missing_is_named(machine, programs, change, why):
     change(programs)
+    preflight.forget(machine)
     with pytest.raises(InfraFault, match=why):
         await preflight.preflight(machine, gpus="0,0")
 
@@ -342,6 +360,6 @@ async def test_everything_that_is_missing_is_named_at_once():
 
 async def test_a_machine_that_tells_nonsense_is_lost():
     machine = Lying([])
-    del preflight._KNOWN[machine]
+    preflight.forget(machine)
     with pytest.raises(MachineLost, match="does not say what it has"):
         await preflight.preflight(machine, gpus="0")

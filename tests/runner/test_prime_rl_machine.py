@@ -188,6 +188,17 @@ async def test_a_full_disk_is_the_fault_of_who_filled_it(machine, base):
         await launch(machine, order, terms=terms(spare_bytes=1 << 60))
 
 
+async def test_a_job_that_removes_its_own_folder_harms_itself(machine, base):
+    with pytest.raises(AgentFault):
+        await launch(machine, make_order(base, at_1=["vanish"]), terms=terms())
+
+
+async def test_a_damaged_base_is_no_fault_of_the_job(machine, base):
+    order = make_order(base, at_3=["overwrite"], file=str(base / "model.safetensors"), text="damaged")
+    with pytest.raises(InfraFault, match="the base is damaged"):
+        await launch(machine, order, terms=terms())
+
+
 async def test_forged_results_are_not_believed(machine, base):
     with pytest.raises(AgentFault, match="exit status 3"):
         await launch(machine, make_order(base, at_3=["forge"]), terms=terms())
@@ -235,10 +246,10 @@ async def test_called_off_everything_is_ended(machine, base, tmp_path):
 )
 async def test_a_machine_that_breaks_is_no_fault_of_the_job(machine, base, programs, after, why):
     driver = str(programs / "gpus")
-    for how in ({"at_end": ["gpu"]}, {"at_1": ["gpu", "crash"]}):
+    for how in ({"at_end": ["overwrite"]}, {"at_1": ["overwrite", "crash"]}):
         (programs / "gpus").write_text(card())
         with pytest.raises(InfraFault, match=why):
-            await launch(machine, make_order(base, driver=driver, gpus_after=after, **how), terms=terms())
+            await launch(machine, make_order(base, file=driver, text=after, **how), terms=terms())
 
 
 async def test_an_engine_that_never_ran_is_the_machines_fault(machine, base, programs):
@@ -283,6 +294,7 @@ async def test_a_base_with_one_reward_for_all_answers_is_not_trained(machine, ba
         ({"gate": [[0.0, 1.0], [0.0, 0.0]]}, "mean reward is 0.250 on 2 prompts"),
         ({}, "was not asked (no rewards, exit status 1)"),
         ({"gate": [[]]}, "was not asked (no rewards, exit status 0)"),
+        ({"gate": [["x"]]}, "was not asked"),
     ],
 )
 async def test_else_it_is_and_the_log_says_what_the_gate_saw(machine, base, rewards, note):

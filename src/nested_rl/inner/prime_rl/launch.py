@@ -37,7 +37,7 @@ from attrs import asdict, field, frozen
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import AgentFault, InfraFault, MachineLost
 from nested_rl.inner.prime_rl.order import RUN_FOLDER, Ended, Order
-from nested_rl.inner.prime_rl.preflight import PINNED, Facts, installed, preflight
+from nested_rl.inner.prime_rl.preflight import PINNED, Facts, forget, installed, preflight
 from nested_rl.interfaces import Machine, Process
 from nested_rl.types import JSON
 from nested_rl.waiting import Overdue, uninterrupted, within
@@ -47,7 +47,7 @@ OnProgress: TypeAlias = Callable[[str, Mapping[str, JSON]], None]
 
 JOB_USER: Final = "nested-rl-job"
 """Who runs jobs on machines where the runner is root and there is such a user."""
-GATE_PROMPTS, GATE_SAMPLES, GATE_S = 16, 8, 600.0
+GATE_PROMPTS, GATE_SAMPLES, GATE_S = 16, 8, 300.0
 LOG_CHARS, SAID_CHARS = 40_000, 1200
 _ENGINE_MIB = 1500
 """An engine that has loaded the smallest base holds more than this."""
@@ -102,15 +102,18 @@ async def launch(
     terms, clock = terms or Terms(), clock or SystemClock()
     began_s = clock.monotonic()
     facts = await preflight(machine, gpus=order.gpus, program=order.argv[0], versions=terms.versions)
-    answer, notes = await _Conversation(machine, order, terms, clock, on_progress).held()
-    text = _log(facts, notes, answer)
-    judge(machine.id, answer)
+    try:
+        answer, notes = await _Conversation(machine, order, terms, clock, on_progress).held()
+        judge(machine.id, answer)
+    except InfraFault:
+        forget(machine)  # it is looked at again before it gets another job
+        raise
     return Ended(
         path=f"{answer['state']}/model",
         digest=answer["digest"],
         seconds=clock.monotonic() - began_s,
         curve=tuple(answer["curve"]),
-        log=text,
+        log=_log(facts, notes, answer),
         stop=answer["stop"],
     )
 
@@ -153,7 +156,7 @@ def _said(logs: Mapping[str, str]) -> str:
     for marker in ("Traceback (most recent call last)", "Error"):
         for name in order:
             if marker in logs[name]:
-                return f"\n--- the end of {name}\n{printable(logs[name].rstrip())[-SAID_CHARS:]}"
+                return f"\n--- the end of {printable(name)}\n{printable(logs[name].rstrip())[-SAID_CHARS:]}"
     return ""
 
 
@@ -163,7 +166,9 @@ def printable(text: str) -> str:
 
 
 def _log(facts: Facts, notes: list[str], answer: Mapping[str, Any]) -> str:
-    ends = (f"--- {name}\n{printable(text.rstrip())}" for name, text in sorted(answer.get("logs", {}).items()))
+    ends = (
+        f"--- {printable(name)}\n{printable(text.rstrip())}" for name, text in sorted(answer.get("logs", {}).items())
+    )
     return "\n".join([facts.told, *notes, *ends])[:LOG_CHARS]
 
 

@@ -91,11 +91,16 @@ async def preflight(machine: Machine, *, gpus: str, program: str = "rl", version
     `versions` are packages that must be there, exactly.
     """
     known = _KNOWN.get(machine) or await facts(machine, program)
-    _KNOWN.pop(machine, None)
+    forget(machine)
     if problems := list(_missing(known, gpus, program, versions)):
         raise InfraFault(f"{machine.id} cannot run full-scale jobs: {'; '.join(problems)}")
     _KNOWN[machine] = known
     return known
+
+
+def forget(machine: Machine) -> None:
+    """Ask this machine again before its next job."""
+    _KNOWN.pop(machine, None)
 
 
 async def facts(machine: Machine, program: str = "rl") -> Facts:

@@ -57,14 +57,15 @@ def finished(folder: Folder, run: str) -> dict[int, str]:
 
 
 def take(source: Source, out: str, *, beat: Callable[[], None]) -> str:
-    """Make the folder `out`; the digest of its files. Raises Refused, and then there is no such folder."""
+    """Make the folder `out`; the digest of its files. Raises Refused, and then there is no such folder.
+
+    OSError and ValueError are trouble of ours: a base that is damaged, a disk that is full.
+    """
     part = Path(f"{out}.part")
     part.mkdir()
     try:
         hashes = _adapter(source, part, beat) if source.kind == "lora" else _model(source, part, beat)
         part.rename(out)
-    except OSError as error:
-        raise Refused(f"the weights cannot be read: {error}") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return digest_of(hashes)
@@ -87,7 +88,11 @@ def layout(folder: str) -> Layout:
     for path in sorted(Path(folder).glob("model*.safetensors")):
         if _SHARD.fullmatch(path.name):
             with path.open("rb") as file:
-                found |= {name: t.shape for name, t in tensors.read_header(file.fileno(), path.name).items()}
+                try:
+                    header = tensors.read_header(file.fileno(), str(path))
+                except Refused as refused:
+                    raise ValueError(f"the base is damaged: {refused}") from None
+            found |= {name: tensor.shape for name, tensor in header.items()}
     if not found:
         raise FileNotFoundError(f"{folder}: no model*.safetensors there")
     return found
@@ -194,7 +199,10 @@ def _opened(source: Source, weights: Callable[[str], object], besides: set[str])
     found: dict[str, Tensor] = {}
     with contextlib.ExitStack() as stack:
         for name in filter(weights, names):
-            handle = stack.enter_context(source.folder.open(f"{source.path}/{name}"))
+            try:
+                handle = stack.enter_context(source.folder.open(f"{source.path}/{name}"))
+            except OSError as error:
+                raise Refused(f"{name} cannot be read: {error}") from None
             part = tensors.read_header(handle, name)
             if twice := sorted(found.keys() & part.keys()):
                 raise Refused(f"{twice[0][:100]} is in two files")

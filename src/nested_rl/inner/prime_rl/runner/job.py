@@ -109,7 +109,8 @@ def prepared(request: Mapping[str, Any], wire: Wire) -> Iterator[Run]:
     _sweep()
     work = f"{state}/work"
     if walls.uid is not None:
-        Path(state).chmod(0o711)  # the way through, no more
+        for folder in (Path(state), Path(state).parent):
+            folder.chmod(0o711)  # the way through, no more
     _readable(str(request["base_path"]), walls.uid)
     if program.reachable(state, walls.uid):
         Path(work).mkdir(mode=0o700)
@@ -121,7 +122,10 @@ def prepared(request: Mapping[str, Any], wire: Wire) -> Iterator[Run]:
         limits = Limits(**request["limits"])
         yield Run(wire, request, limits, walls, Folder(work), time.monotonic())
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        for path in (Path(work), *program.strays(walls)):
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class Watch:
@@ -132,7 +136,7 @@ class Watch:
         self._run, self._wire = run, run.wire
         self._rows, self._log = Lines(run.folder), Lines(run.folder)
         self._disk_s = 0.0
-        self.used, self.spare, self.peak_mib = 0, 0, 0
+        self.peak_mib = 0
 
     def __call__(self, now_s: float) -> Stop | None:
         self.read(now_s)
@@ -157,19 +161,14 @@ class Watch:
                 self.dog.line(line)
 
     def disk(self) -> Stop | None:
-        """Whether the disk is (nearly) full, and by whom."""
-        self.used, limits = self._run.folder.used(), self._run.limits
-        self.spare = shutil.disk_usage(self._run.folder.path).free
-        if self.used > limits.job_bytes:
-            return (
-                "disk_job",
-                f"the job filled {self.used >> 20} MiB of disk, its limit is {limits.job_bytes >> 20} MiB",
-            )
-        if self.spare < limits.spare_bytes:
-            return (
-                "disk_other",
-                f"only {self.spare >> 20} MiB of disk are free, and the job uses only {self.used >> 20} MiB",
-            )
+        """Whether the disk is (nearly) full, and by whom: what the job wrote is counted wherever it can write."""
+        run, limits = self._run, self._run.limits
+        used = run.folder.used() + sum(map(_used, (Path(run.state, "console.log"), *program.strays(run.walls))))
+        spare = shutil.disk_usage(run.state).free
+        if used > limits.job_bytes:
+            return "disk_job", f"the job filled {used >> 20} MiB of disk, its limit is {limits.job_bytes >> 20} MiB"
+        if spare < limits.spare_bytes:
+            return "disk_other", f"only {spare >> 20} MiB of disk are free, and the job uses only {used >> 20} MiB"
         return None
 
 
@@ -237,6 +236,13 @@ def _sweep() -> None:
         owner = folder.name.removeprefix(_prefix()).partition("-")[0]
         if owner.isdigit() and not Path("/proc", owner).exists():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _used(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        below = 0 if path.is_symlink() or not path.is_dir() else Folder(str(path)).used()
+        return path.lstat().st_blocks * 512 + below
+    return 0
 
 
 def _handle(pid: int) -> list[int]:

@@ -6,8 +6,10 @@ the logs, and what the machine's own instruments say. Whose fault it was is deci
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -26,7 +28,7 @@ WITH_WEIGHTS = {"zero_signal", "collapse", "stalled"}
 """Ended early for a reason that leaves the weights of the last step worth a score: a task that is learned gives no signal either."""
 SAME = 1e-9
 """Rewards that differ by no more than this are one reward."""
-ABORTED_EMPTY = "consecutive empty train batches"
+ABORTED_EMPTY = re.compile("consecutive (empty train batches|zero-output batch equivalents)")
 
 
 def begin() -> None:
@@ -52,7 +54,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  told to the controller, which knows what to do about it
         traceback.print_exc()
         answer = {"stop": "ours", "why": f"{type(error).__name__}: {error}"}
-    replace(f"{request['state']}/result.json", json.dumps(answer).encode())
+    with contextlib.suppress(OSError):  # for people who look for it here; the answer is what counts
+        replace(f"{request['state']}/result.json", json.dumps(answer).encode())
     wire.tell("ended", **answer)
 
 
@@ -84,7 +87,7 @@ def _ended(run: Run, status: int | None, watch: Watch) -> Stop:
         return "done", ""
     if (full := watch.disk()) is not None:
         return full
-    if ABORTED_EMPTY in run.folder.tail(f"{job.log_folder(run)}/orchestrator.log", job.LOG_BYTES):
+    if ABORTED_EMPTY.search(run.folder.tail(f"{job.log_folder(run)}/orchestrator.log", job.LOG_BYTES)):
         return "zero_signal", "prime-rl gave up: batch after batch had no two answers with different rewards"
     how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
     return "crash", f"{run.request['argv'][0]} ended with {how}"
@@ -158,20 +161,14 @@ def _gate(run: Run) -> Stop | None:
     _freed(run)
     try:
         groups = _rewards(run)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         run.wire.tell("gate", passed=None, why=stop[1] if stop else f"no rewards, exit status {status}")
         return None
     flat = all(max(group) - min(group) <= SAME for group in groups)
     mean = sum(map(sum, groups)) / sum(map(len, groups))
     run.wire.tell("gate", passed=not flat, mean=mean, prompts=len(groups))
-    return (
-        (
-            "no_variance",
-            f"the untrained base gets one reward for all answers to each of {len(groups)} prompts (mean {mean:.3g})",
-        )
-        if flat
-        else None
-    )
+    why = f"the untrained base gets one reward for all answers to each of {len(groups)} prompts (mean {mean:.3g})"
+    return ("no_variance", why) if flat else None
 
 
 def _rewards(run: Run) -> list[list[float]]:

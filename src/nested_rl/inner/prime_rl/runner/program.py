@@ -30,6 +30,10 @@ KEPT = (
 )
 """Variables of the machine that a job gets too: the image's libraries, and the mark by which its processes are found."""
 
+SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  looked at, never used
+OPEN_FILES = 32_000
+"""As many as prime-rl's image allows; a login over SSH has far fewer."""
+
 _NEW_USER, _NEW_NETWORK, _NEW_HOSTNAME = 0x10000000, 0x40000000, 0x04000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
 
@@ -125,6 +129,15 @@ def give(path: str, walls: Walls) -> None:
     os.lchown(path, walls.uid, walls.gid)
 
 
+def strays(walls: Walls) -> list[Path]:
+    """What a job with a user of its own has put where everybody may write."""
+    found = []
+    for folder in map(Path, SHARED_FOLDERS if walls.uid is not None else ()):
+        with contextlib.suppress(OSError):
+            found += [path for path in folder.iterdir() if path.lstat().st_uid == walls.uid]
+    return found
+
+
 def reachable(path: str, uid: int | None) -> bool:
     """Whether another user can go through every folder on the way to `path`."""
     folders = (Path(path), *Path(path).parents)
@@ -142,6 +155,8 @@ def _enter(walls: Walls) -> None:
     tree.no_more_rights()
     tree.end_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, most) if most >= 0 else OPEN_FILES, most))
     with contextlib.suppress(OSError):  # out of memory, the job goes first, and the runner tells of it
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
     os.umask(0o022)

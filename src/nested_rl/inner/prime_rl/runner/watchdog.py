@@ -17,7 +17,7 @@ REWARD = re.compile(r"train/agg/effective/[^/]+/reward/mean")
 TRAINABLE = re.compile(r"train/agg/all/[^/]+/is_trainable/mean")
 ERRORS = re.compile(r"train/agg/all/[^/]+/has_error/mean")
 LEARNING_RATE, GRADIENT = "optim/lr", "optim/grad_norm"
-EMPTY_BATCH = re.compile(r"empty train batch", re.IGNORECASE)
+EMPTY_BATCH = re.compile(r"empty train batch|No admitted train payload")
 
 _WINDOW = 5
 _CURVE_STEPS = 100_000
