@@ -3,5 +3,5 @@
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("calm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("long", parent=settings.get_profile("calm"), max_examples=20_000, print_blob=True)
+settings.register_profile("long", parent=settings.get_profile("calm"), max_examples=5_000, print_blob=True)
 settings.load_profile("calm")

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import time
 
 import pytest
 from case_doubles import World
@@ -81,6 +82,68 @@ async def test_a28_double_claim(tmp_path):
         claimer.stdin.flush()
     claimed = [job for claimer in claimers for job in claimer.communicate(timeout=60)[0].split()]
     assert sorted(map(int, claimed)) == list(range(1, 301))
+    await queue.close()
+
+
+RACER = """
+import asyncio, sys
+from nested_rl.queues.sqlite import SqliteQueue
+
+async def main():
+    queue = SqliteQueue(sys.argv[1])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        job = await queue.lease(sys.argv[2], ttl_s=600)
+        print(job.id if job else "-", flush=True)
+    await queue.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a28_sixteen_claim_one_job(tmp_path):
+    """One queued job, sixteen processes that ask at the same moment, again and again: exactly one winner each time."""
+    queue = SqliteQueue(tmp_path / "q")
+    racers = [started([sys.executable, "-c", RACER, str(tmp_path / "q"), str(i)]) for i in range(16)]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for number in range(1, 501):
+        await queue.put(made_spec(), key=str(number))
+        for racer in racers:
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        told = [racer.stdout.readline().strip() for racer in racers]
+        assert sorted(told) == ["-"] * 15 + [str(number)]
+    for racer in racers:
+        racer.communicate(timeout=60)
+    await queue.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_a28_sixteen_processes_and_ten_thousand_leases(tmp_path, capsys):
+    """No job is claimed twice and none is lost. Prints how fast it went; how fast is no condition."""
+    jobs, queue = 10_000, SqliteQueue(tmp_path / "q")
+    first = await queue.put(made_spec(), key="1")
+    with queue._file.writing():
+        row = queue._file.db.execute("SELECT spec, put_at FROM jobs WHERE seq = ?", (first.id,)).fetchone()
+        rows = ((str(number), row["spec"], row["put_at"]) for number in range(2, jobs + 1))
+        queue._file.db.executemany("INSERT INTO jobs (key, spec, put_at) VALUES (?, ?, ?)", rows)
+    claimers = [started([sys.executable, "-c", CLAIMER, str(tmp_path / "q"), str(i)]) for i in range(16)]
+    for claimer in claimers:
+        assert claimer.stdout.readline() == "ready\n"
+    start_s = time.monotonic()
+    for claimer in claimers:
+        claimer.stdin.write("go\n")
+        claimer.stdin.flush()
+    texts = await asyncio.gather(*(asyncio.to_thread(claimer.communicate, timeout=800) for claimer in claimers))
+    seconds = time.monotonic() - start_s
+    claimed = [job for text, _ in texts for job in text.split()]
+    assert sorted(map(int, claimed)) == list(range(1, jobs + 1))
+    with capsys.disabled():
+        print(f" {jobs:,} leases by 16 processes, no job twice, {jobs / seconds:,.0f} a second", end="")
     await queue.close()
 
 

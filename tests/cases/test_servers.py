@@ -4,9 +4,13 @@ import json
 
 import httpx
 import pytest
+from case_doubles import World
 
 from nested_rl.clock import SystemClock
 from nested_rl.endpoint import Endpoint, RateLimited
+from nested_rl.errors import InfraFault
+from nested_rl.scorers import vllm_canary
+from nested_rl.types import Checkpoint
 
 pytestmark = pytest.mark.cases
 
@@ -73,3 +77,39 @@ async def test_a20_there_is_an_end_to_waiting(asked):
     assert sum(clock.waits) <= 20.0
     assert len(seen) == len(clock.waits) + 1
     await server.close()
+
+
+class AdapterServer:
+    """A server that has an adapter and its control loaded, and says how likely the next tokens are."""
+
+    def __init__(self, **shifts):
+        self.shifts = {"base": 0.0, **shifts}
+
+    async def ask(self, body):
+        shift = self.shifts[body["model"]]
+        likely = [{"token": "a", "logprob": -0.5 + shift}, {"token": "b", "logprob": -1.5 - shift}]
+        return {"choices": [{"logprobs": {"content": [{"top_logprobs": likely}]}}]}
+
+
+async def test_a38_adapter_ignored(tmp_path):
+    """The server takes any adapter and answers as the base does: our fault, masked, and never an uplift of 0."""
+    names = ("base", "adapter", "control")
+    deaf = AdapterServer(adapter=0.0, control=0.0)
+    with pytest.raises(InfraFault, match="loaded but has no effect"):
+        await vllm_canary.sing(deaf, names)
+    await vllm_canary.sing(AdapterServer(adapter=0.2, control=0.4), names)
+    await vllm_canary.sing(AdapterServer(adapter=0.0, control=0.4), names)  # applied, and too weak to be seen
+
+    world = World(tmp_path / "run", steps=1)
+    score = world.scorer.score
+
+    async def checked(model, *asked, seed=0):
+        if isinstance(model, Checkpoint):
+            await vllm_canary.sing(deaf, names)
+        return await score(model, *asked, seed=seed)
+
+    world.scorer.score = checked
+    await world.go()
+    episodes = list(world.files.episodes())
+    assert [e.masked for e in episodes] == [True, True]
+    assert all("no effect" in e.outcome.error and e.outcome.post is None for e in episodes)
