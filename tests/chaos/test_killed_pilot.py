@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from chaos import plain
+from killing import descendants, outlived
 
 from nested_rl.rundir import RunDir
 
@@ -26,42 +27,6 @@ KILLS = 10
 
 def pilot(out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", PILOT, str(out)], start_new_session=True)
-
-
-def descendants(pid: int) -> list[int]:
-    """Living processes below one, by /proc."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            parents.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
-    while todo:
-        todo += (children := parents.get(todo.pop(), []))
-        found += children
-    return found
-
-
-def plain(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """What must agree: everything but money, time and how many jobs really ran."""
-    return [{k: v for k, v in row.items() if not k.startswith(("usd", "time/", "jobs/"))} for row in rows]
-
-
-def outlived(pids: list[int], seconds: float) -> list[int]:
-    """Which of them have not ended in time."""
-    left = []
-    for pid in pids:
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        ended, _, _ = select.select([handle], [], [], seconds)
-        os.close(handle)
-        left += [] if ended else [pid]
-    return left
 
 
 @pytest.fixture(scope="module")
