@@ -5,7 +5,9 @@ import pytest
 from openai_server import DROP, Server, answer
 from vllm_play import Echo, evaluation
 
+from nested_rl import parts
 from nested_rl.baselines import Baselines
+from nested_rl.describe import describe
 from nested_rl.errors import InfraFault, SettingsError
 from nested_rl.rundir import RunDir
 from nested_rl.scorers import VLLMScorer, vllm_answers
@@ -76,6 +78,14 @@ def test_half_an_answer_is_none(change, words):
         rows[1] |= change
     with pytest.raises(InfraFault, match=f"half an answer: .*{words}"):
         vllm_answers.read(whole, 2)
+
+
+def test_a_run_file_can_name_it():
+    built = parts.build("scorer", {"name": "vllm", "engine": {"dtype": "float32", "extra_args": ["--seed", "1"]}})
+    assert isinstance(built, VLLMScorer)
+    assert built.settings()["engine"]["extra_args"] == ("--seed", "1")
+    assert describe(built) == describe(VLLMScorer(engine={"dtype": "float32", "extra_args": ("--seed", "1")}))
+    assert describe(built) != describe(VLLMScorer(engine={"dtype": "float32"}))
 
 
 def test_an_empty_completion_is_an_answer():
