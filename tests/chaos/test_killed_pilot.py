@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from chaos import plain
 from killing import descendants, outlived
 
+from chaos import plain
 from nested_rl.rundir import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
