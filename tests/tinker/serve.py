@@ -7,7 +7,8 @@ skyrl 0.4.0 is the server, tinker 0.38 the client. What stands between them, and
   and an old sampler answers with new weights. Here each snapshot has a slot of its own;
 * answers to /asample lack `sample_sequence_ids`; /load_weights wants a model that the client expects it to make;
 * a session cannot be finished, and its models keep their slots for minutes. Here finishing unloads them;
-* it compiles anew for every length, cap on new tokens and rest of a batch. Here there are two lengths and one batch size.
+* it compiles anew for every length, cap on new tokens and rest of a batch, and samples from empty rows that never end. Here
+  there are two lengths and one batch size, and a batch ends with its last row.
 
     python serve.py --base-model FOLDER --backend jax --port 8123 …
 """
@@ -47,6 +48,8 @@ def repair_engine() -> None:
     backend.JaxBackendImpl.load_sampler_weights = load_sampler_weights
     rows = 8  # what --backend-config says as train_micro_batch_size
     backend.pad_to_fsdp = lambda array, _: pad_rows(array, rows)
+    # a copy of the last row ends with it; an empty row would be sampled from to the very end
+    backend.pad = lambda xs, size, *, fill: xs + [xs[-1]] * (size - len(xs))
     decode = generator.GeneratorMixin._prefill_and_decode
 
     def decode_in_buckets(model, ids, mask, length, new_tokens, *rest, **flags):

@@ -197,7 +197,12 @@ async def test_a_failing_update_is_told_with_its_number(sdk: Sdk) -> None:
 
 async def test_an_unknown_model_names_those_there_are(sdk: Sdk) -> None:
     with pytest.raises(UnknownName, match="Qwen/Qwen3-8B"):
-        await TinkerTrainer("Qwen/Qwen3-9B").policy()
+        await TinkerTrainer("Qwen/Qwen3-9B", context_tokens=100).policy()
+
+
+async def test_the_context_is_asked_of_the_server_unless_given(sdk: Sdk) -> None:
+    assert (await trainer().policy()).context_tokens == 64
+    assert (await trainer(context_tokens=32).policy()).context_tokens == 32
 
 
 @pytest.mark.parametrize(

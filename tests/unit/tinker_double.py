@@ -121,7 +121,8 @@ class Sdk:
 
     def RestClient(self, **_: Any) -> Any:
         there = [
-            SimpleNamespace(model_name=name, max_context_length=64) for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B")
+            SimpleNamespace(model_name=name, max_context_length=64, trainable=None)
+            for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B")
         ]
         return SimpleNamespace(
             get_server_capabilities=lambda: Future(SimpleNamespace(supported_models=there)),

@@ -239,8 +239,9 @@ class TinkerTrainer(OuterTrainer):
         )
 
     def _reads(self, service: Service) -> int:
-        """How many tokens the model reads; asks the server once."""
-        found = service.context_tokens() if self._context is None else self._context
+        """How many tokens the model reads. The server is asked in any case: it tells whether key, account and model are good."""
+        told = service.context_tokens()
+        found = self._context or told
         if not found:
             raise SettingsError(
                 f"the server does not say how much {self.model} reads; give TinkerTrainer(context_tokens=…)"

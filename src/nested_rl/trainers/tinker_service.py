@@ -41,6 +41,7 @@ class Service:
         self._project = project_id
         self._client: Any = None
         self._models: list[str] = []
+        self._supported: dict[str, int | None] = {}
         self._lock = threading.Lock()
 
     def context_tokens(self) -> int | None:
@@ -49,14 +50,20 @@ class Service:
         This is the first request of all: it finds out whether the key is good, the account in credit and the model known.
         """
         with self._lock, plainly("asking what the server can do", key=self._told):
-            check = getattr(self._opened(), "_check_accessible", None)
-            if check is not None:  # the SDK's other calls wait for an hour when the account has no credit
-                check()
-            rest = self.sdk.RestClient(base_url=self.base_url, api_key=self._key)
-            known = {m.model_name: m for m in rest.get_server_capabilities().result().supported_models}
-        if self.model not in known:
-            raise UnknownName("model (on this Tinker server)", self.model, [name for name in known if name])
-        return known[self.model].max_context_length or _folder_context(self.model)
+            if not self._supported:
+                self._supported = self._ask()
+        if self.model not in self._supported:
+            raise UnknownName("model (on this Tinker server)", self.model, self._supported)
+        return self._supported[self.model] or _folder_context(self.model)
+
+    def _ask(self) -> dict[str, int | None]:
+        """The server's models, and how much they read where it says so."""
+        check = getattr(self._opened(), "_check_accessible", None)
+        if check is not None:  # the SDK's other calls wait for an hour when the account has no credit
+            check()
+        rest = self.sdk.RestClient(base_url=self.base_url, api_key=self._key)
+        told = rest.get_server_capabilities().result().supported_models
+        return {m.model_name: m.max_context_length for m in told if m.model_name and m.trainable is not False}
 
     def start(self, *, rank: int, seed: int) -> Any:
         """A training client with a fresh adapter."""
