@@ -45,7 +45,7 @@ def test_on_policy_the_reward_rises(server: str, agent: str, tmp_path: Path) -> 
     trainer = TinkerTrainer(agent, base_url=server, lr=LR)
     run = nrl.Experiment(trainer=trainer).run(
         12,
-        groups_per_step=2,
+        groups_per_step=3,  # one of each family
         group_size=8,
         max_steps_off_policy=0,
         job_seeds=1,

@@ -129,10 +129,8 @@ class TinkerTrainer(OuterTrainer):
             return UpdateReport(version=self._version, stepped=False)
         number, every, usd = self._version + 1, self.keeping.canary_every, 0.0
 
-        def count(
-            tokens: Tokens,
-        ) -> float:  # of this update alone: turns are sampled meanwhile, and paid for by episode
-            nonlocal usd
+        def count(tokens: Tokens) -> float:
+            nonlocal usd  # of this update alone: turns are sampled meanwhile, and paid for by episode
             usd += (price := self._count(tokens))
             return price
 
@@ -168,8 +166,9 @@ class TinkerTrainer(OuterTrainer):
     async def load(self, ref: str) -> None:
         """Become a checkpoint, by the reference that `save` gave."""
         service = await self._opened()
+        context = await asyncio.to_thread(self._reads, service)
         client, version = await asyncio.to_thread(service.resume, ref)
-        self._open = await asyncio.to_thread(self._trained, service, client)
+        self._open = await asyncio.to_thread(self._trained, service, client, context)
         self._version, self._failed = version, ""
 
     async def forget(self, ref: str) -> None:
@@ -230,8 +229,7 @@ class TinkerTrainer(OuterTrainer):
         context = self._reads(service)
         return self._trained(service, service.start(rank=self.recipe.rank, seed=self.recipe.seed), context)
 
-    def _trained(self, service: Service, client: Any, context: int | None = None) -> Training:
-        context = context or self._reads(service)
+    def _trained(self, service: Service, client: Any, context: int) -> Training:
         if self._renderer is None:
             self._renderer = renderer_for(self.model, client.get_tokenizer)
         return Training(
