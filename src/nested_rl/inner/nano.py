@@ -14,7 +14,7 @@ from nested_rl.inner import nano_dialect
 from nested_rl.interfaces import InnerTrainer, Machine, TaskFamily
 from nested_rl.jobs.confine import WEAK
 from nested_rl.jobs.folder import digest, parse
-from nested_rl.jobs.sandbox import SandboxUnavailable, Zygote
+from nested_rl.jobs.sandbox import Level, SandboxUnavailable, Zygote, require_walls
 from nested_rl.jobs.surface import Surface
 from nested_rl.jobs.validate import validate
 from nested_rl.nano.lines import OutOfTime, ask
@@ -103,7 +103,7 @@ class NanoInnerTrainer(InnerTrainer):
             raise SandboxUnavailable("agent-written code is not run: there are only resource limits around it")
         return await validate(draft, self.surface, zygote=zygote, families=self._families or ())
 
-    async def sandbox_level(self) -> str:
+    async def sandbox_level(self) -> Level:
         """Of this computer."""
         zygote = await self._sandbox()
         return await asyncio.to_thread(lambda: zygote.level)
@@ -111,12 +111,7 @@ class NanoInnerTrainer(InnerTrainer):
     async def require_walls(self) -> None:
         """Refuse to run agent-written code where nothing but resource limits holds it."""
         self._walls = True
-        if await self.sandbox_level() in WEAK:
-            raise SettingsError(
-                "this computer has only resource limits to put around agent-written code, which is too little for an agent that "
-                "may be clever: run on Linux with user namespaces or seccomp (nested-rl doctor tells), or accept the risk with "
-                "Experiment(allow_weak_sandbox=True)"
-            )
+        require_walls(await self.sandbox_level())
 
     async def _sandbox(self) -> Zygote:
         if self._families is None:

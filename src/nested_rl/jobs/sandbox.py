@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+from nested_rl.errors import SettingsError
 from nested_rl.jobs import runner
-from nested_rl.jobs.confine import Level
+from nested_rl.jobs.confine import WEAK, Level
 from nested_rl.jobs.environment import Environment, Limits
 from nested_rl.jobs.faults import (
     EnvironmentCrashed,
@@ -42,7 +43,18 @@ __all__ = [
     "SandboxError",
     "SandboxUnavailable",
     "Zygote",
+    "require_walls",
 ]
+
+
+def require_walls(level: Level) -> None:
+    """Raises SettingsError when this level is too weak for code that a large model wrote."""
+    if level in WEAK:
+        raise SettingsError(
+            "this computer has only resource limits to put around agent-written code, which is too little for an agent that "
+            "may be clever: run on Linux with user namespaces or seccomp (nested-rl doctor tells), or accept the risk with "
+            "Experiment(allow_weak_sandbox=True)"
+        )
 
 
 class Zygote:

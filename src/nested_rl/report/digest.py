@@ -15,6 +15,8 @@ from nested_rl.report.intervals import Interval
 from nested_rl.rundir import RunDir
 from nested_rl.types import Episode
 
+GAP = 0.5
+"""A job whose own reward ends this far above its hidden score has taught something else than the task."""
 LAST_STEPS = 3
 """The end of a run is the mean of its last three steps: one step of a few dozen episodes is noisy."""
 
@@ -107,6 +109,9 @@ class Digest:
     answers: int = 0
     cut_off: int = 0
     """Answers of trained models, and how many of them hit the length limit."""
+    scored: int = 0
+    own_above: int = 0
+    """Scored jobs, and those whose own reward ended far above the hidden score."""
     ends: Counter[str] = field(factory=Counter)
     best: Episode | None = None
     worst: Episode | None = None
@@ -223,6 +228,9 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
     if outcome.post is not None:
         digest.answers += outcome.post.n
         digest.cut_off += outcome.post.truncated
+        digest.scored += 1
+        curve = episode.result.curve if episode.result else ()
+        digest.own_above += bool(curve) and curve[-1] >= outcome.post.value + GAP
     if outcome.post is not None and best is not None:
         points = digest.points.setdefault(episode.task.family, [])
         before = outcome.baselines.get(outcome.base or "", best)

@@ -155,7 +155,12 @@ def _hygiene(digest: Digest) -> list[tuple[str, str, str]]:
         f"{digest.cut_off:,} of {digest.answers:,}",
         "a trained model reached its length limit; they count as wrong",
     )
-    return [*((what, f"{round(digest.total(key)):,}", why) for key, what, why in facts), cut_off]
+    gap = (
+        "jobs with a reward of their own",
+        f"{digest.own_above:,} of {digest.scored:,}",
+        f"at the end it was at least {digests.GAP} above the hidden score: it rewards something else than the task",
+    )
+    return [*((what, f"{round(digest.total(key)):,}", why) for key, what, why in facts), cut_off, gap]
 
 
 def _flat(spec: Any, prefix: str = "") -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ from nested_rl.jobs.check import check
 from nested_rl.jobs.folder import CODE, DATA, JOB, JobConfig
 from nested_rl.jobs.probe import Findings, explained, look
 from nested_rl.jobs.problems import plain, problem
-from nested_rl.jobs.sandbox import Environment, EnvironmentFault, EnvironmentMisbehaved, Limits, Zygote
+from nested_rl.jobs.sandbox import Environment, EnvironmentFault, EnvironmentMisbehaved, Level, Limits, Zygote
 from nested_rl.jobs.surface import ProbeRules, Surface
 from nested_rl.types import Draft, Problem
 
@@ -70,6 +70,11 @@ class Probe:
     def require(self) -> None:
         """MissingExtra when no interpreter with verifiers is at hand; then only plain environments can be probed."""
         _has_verifiers(self._python)
+
+    @property
+    def level(self) -> Level:
+        """The mechanism in use. Starts a process if need be."""
+        return self._plain.level
 
     async def examine(self, draft: Draft, config: JobConfig, families: Sequence[TaskFamily]) -> Findings:
         """Everything that is wrong with environment.py and the data. Raises SandboxUnavailable, or MissingExtra for verifiers."""

@@ -22,6 +22,7 @@ from nested_rl.interfaces import InnerTrainer, Machine, TaskFamily
 from nested_rl.jobs.folder import JOB, JobConfig, parse
 from nested_rl.jobs.probe import Findings
 from nested_rl.jobs.problems import problem
+from nested_rl.jobs.sandbox import Level, require_walls
 from nested_rl.jobs.surface import Surface
 from nested_rl.types import Checkpoint, Draft, Job, JobSpec, Need, Problem, Scale, Task, Validation
 
@@ -123,6 +124,15 @@ class PrimeRLTrainer(InnerTrainer):
             notes=findings.notes,
             seconds=time.perf_counter() - started,
         )
+
+    async def sandbox_level(self) -> Level:
+        """Of this computer, where jobs are probed."""
+        self._probe = self._probe or Probe(self.surface, python=self._python)
+        return await asyncio.to_thread(lambda probe: probe.level, self._probe)
+
+    async def require_walls(self) -> None:
+        """Raises SettingsError when only resource limits would hold agent-written code here."""
+        require_walls(await self.sandbox_level())
 
     def _written(self, draft: Draft) -> tuple[JobConfig | None, tuple[Problem, ...]]:
         """What depends on the text of the files alone. So does a failure in here, and it counts as a problem of the job."""
