@@ -79,6 +79,19 @@ async def test_nothing_survives_a_killed_controller(temporary, how):
     await until(lambda: not list((temporary / f"nested_rl-{os.getuid()}").iterdir()))
 
 
+async def test_the_workspaces_of_a_killed_controller_go_with_it(temporary):
+    controller = spawn([sys.executable, "-c", CONTROLLER, temporary], stdout=subprocess.PIPE, start_new_session=True)
+    assert controller.stdout.readline()
+    desks = temporary / f"nested_rl-{os.getuid()}" / "desks"
+    its, ours = (desks / f"{process.identity(pid)}-0badcafe" for pid in (controller.pid, os.getpid()))
+    for desk in (its, ours):
+        desk.mkdir(parents=True)
+    controller.kill()
+    controller.communicate()
+    await until(lambda: not its.exists())
+    assert ours.exists()
+
+
 async def test_what_leaves_its_group_ends_with_the_lease(compute):
     async with compute.machine(Need()) as machine:
         program = await machine.start(["sh", "-c", "setsid sh -c 'echo $$; exec sleep 300' & read _"])
