@@ -12,8 +12,11 @@ from types import SimpleNamespace
 import pytest
 from tinker_double import Sdk, Status, Training
 
+from nested_rl.describe import describe
 from nested_rl.errors import MissingExtra, SettingsError, TrainerError, UnknownName
 from nested_rl.interfaces import Renderer
+from nested_rl.publish import prepare
+from nested_rl.rundir import RunDir
 from nested_rl.testing.outer import _group
 from nested_rl.trainers import TinkerTrainer, tinker_service
 from nested_rl.types import Group, Message, Turn
@@ -291,11 +294,14 @@ async def test_the_bill_is_put_beside_what_was_counted(sdk: Sdk) -> None:
 # ---------------------------------------------------------------- the adapter
 
 
+CONFIG = b'{"base_model_name_or_path": "Qwen/Qwen3-8B", "r": 4}'
+
+
 class Files(BaseHTTPRequestHandler):
     """Serves what a signed address leads to."""
 
     def do_GET(self) -> None:
-        body = {"/config?sig=s3cret": b"{}", "/weights?sig=s3cret": b"tensors"}.get(self.path)
+        body = {"/config?sig=s3cret": CONFIG, "/weights?sig=s3cret": b"tensors"}.get(self.path)
         self.send_response(200 if body is not None else 403)
         self.end_headers()
         self.wfile.write(body or b"expired")
@@ -324,6 +330,30 @@ async def test_an_adapter_is_downloaded_from_its_signed_addresses(sdk: Sdk, file
     assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == b"tensors"
     with pytest.raises(SettingsError, match="exists already"):
         await trainer().export_adapter(tmp_path / "adapter")
+
+
+async def test_a_run_on_tinker_is_published_from_there(sdk: Sdk, files, tmp_path) -> None:
+    sdk.urls = {
+        "adapter_config.json": f"{files}/config?sig=s3cret",
+        "adapter_model.safetensors": f"{files}/weights?sig=s3cret",
+    }
+    asked = {"steps": 1, "parts": {"trainer": describe(trainer(rank=4))}, "tasks": ["calc_chain"]}
+    run = RunDir.create(tmp_path / "run", asked)
+    events = [
+        {"event": "checkpoint", "version": 0, "ref": "tinker://run/weights/00000-1f?version=0"},
+        {"event": "step.done", "step": 0, "version": 1, "ref": "tinker://run/weights/00001-1f?version=1", "row": {}},
+    ]
+    for event in events:
+        run.journal.append({"t": 0.0, **event})
+    run.metrics_log.append({"step": 0, "reward/mean": 0.5})
+    run.close()
+    prepared = await prepare(RunDir.open(run.path), tmp_path / "adapter", which="1")
+    assert (prepared.version, prepared.base) == (1, MODEL)
+    assert (prepared.path / "adapter_model.safetensors").read_bytes() == b"tensors"
+    told = (prepared.path / "README.md").read_text()
+    assert "| adapter | rank 4, alpha as in adapter_config.json |" in told
+    assert "TinkerTrainer (rank 4, lr 4e-05" in told
+    assert ("close", "success") in sdk.calls
 
 
 async def test_a_download_is_all_or_nothing_and_tells_no_address(sdk: Sdk, files, tmp_path) -> None:

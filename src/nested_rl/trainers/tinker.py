@@ -111,9 +111,11 @@ class TinkerTrainer(OuterTrainer):
     async def policy(self) -> TinkerPolicy:
         """A sampler with a snapshot of the current weights."""
         now = await self._training()
+        if self._renderer is None:  # a tokenizer may have to be downloaded
+            self._renderer = await asyncio.to_thread(renderer_for, self.model, now.client.get_tokenizer)
         return TinkerPolicy(
             now.sampler,
-            now.renderer,
+            self._renderer,
             sdk=self._sdk,
             version=self._version,
             context_tokens=now.context_tokens,
@@ -230,11 +232,7 @@ class TinkerTrainer(OuterTrainer):
         return self._trained(service, service.start(rank=self.recipe.rank, seed=self.recipe.seed), context)
 
     def _trained(self, service: Service, client: Any, context: int) -> Training:
-        if self._renderer is None:
-            self._renderer = renderer_for(self.model, client.get_tokenizer)
-        return Training(
-            client=client, sampler=service.snapshot(client), context_tokens=context, renderer=self._renderer
-        )
+        return Training(client=client, sampler=service.snapshot(client), context_tokens=context)
 
     def _reads(self, service: Service) -> int:
         """How many tokens the model reads. The server is asked in any case: it tells whether key, account and model are good."""

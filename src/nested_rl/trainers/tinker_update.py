@@ -10,7 +10,6 @@ from attrs import define, frozen
 
 from nested_rl import grpo
 from nested_rl.errors import TrainerError
-from nested_rl.interfaces import Renderer
 from nested_rl.trainers.tinker_canary import judge
 from nested_rl.trainers.tinker_datums import Batch, logprobs
 from nested_rl.trainers.tinker_errors import plainly
@@ -27,12 +26,11 @@ _CANARIES: Final = 2
 
 @define(kw_only=True)
 class Training:
-    """What is open: the training client, the newest sampler, how much the model reads, and its renderer."""
+    """What is open: the training client, the newest sampler, and how much the model reads."""
 
     client: Any
     sampler: Any
     context_tokens: int
-    renderer: Renderer
 
 
 @frozen(kw_only=True)
