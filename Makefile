@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+RUN    ?= pytest
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu fuzz lint docs bench chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu coverage fuzz lint docs bench chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,7 +29,7 @@ pilot: $(VENV)/.installed  ## run the local nested pilot; FRESH=1 starts over
 	$(BIN)/nested-rl pilot $(if $(FRESH),--fresh)
 
 test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
-	$(BIN)/python -m pytest -q -n 2 -m "not ($(TIERS))"
+	$(BIN)/python -m $(RUN) -q -n 2 -m "not ($(TIERS))"
 
 test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet  ## the real components too, each tier in a venv of its own
 
@@ -65,10 +66,17 @@ test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## 
 	.venvs/verifiers-0.4/bin/python -m pytest -q -m verifiers tests/verifiers
 
 test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider
-	.venvs/fleet/bin/python -m pytest -q -m fleet
+	.venvs/fleet/bin/python -m $(RUN) -q -m fleet
 
 test-gpu: $(VENV)/.dev  ## one full-scale job on this computer's GPU, with prime-rl and a base's weights
 	$(BIN)/python -m pytest -q -m gpu
+
+# What runs in a sandbox gives up its rights: the folder is for everybody to write into.
+coverage: $(VENV)/.dev  ## `test` and `test-fleet`, and whether they take 90 % of the branches of meter, rundir, queues, jobs, compute
+	rm -rf .coverage.d && mkdir -m 777 .coverage.d
+	$(MAKE) test test-fleet RUN='coverage run -m pytest'
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python tests/covered.py
 
 fuzz: $(VENV)/.dev  ## the parsers of what agents and servers write, with many more examples (half an hour)
 	$(BIN)/python -m pytest -q -n 2 --timeout=3600 --hypothesis-profile=long tests/fuzz
