@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from nested_rl.compute import LocalCompute, orphans
+from nested_rl.jobs.sandbox import EnvironmentCrashed, Limits, SandboxUnavailable, Zygote
 from nested_rl.types import Need
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
@@ -55,3 +56,28 @@ async def test_a_program_that_ignores_being_asked_is_ended_with_its_children():
         assert not orphans.in_group(group)
     finally:
         await compute.close()
+
+
+SLEEPY = """
+import time
+
+def examples(rng, n):
+    time.sleep(1e6)
+
+def reward(prompt, completion, answer):
+    return 1.0
+"""
+
+
+def test_closing_a_sandbox_does_not_wait_for_a_job_that_sleeps():
+    """Whoever stops a run would wait out the probe's deadline; here there is none."""
+    zygote = Zygote(kit=False)
+    environment = zygote.spawn({"environment.py": SLEEPY}, Limits(call_s=1e6))
+    asleep = zygote.threads.submit(environment.examples, 0, 1)
+    waiting = [zygote.threads.submit(zygote.spawn, {"environment.py": SLEEPY}) for _ in range(9)]
+    zygote.close()
+    with pytest.raises((SandboxUnavailable, EnvironmentCrashed)):
+        asleep.result(0)
+    assert all(future.done() for future in waiting)
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        zygote.spawn({"environment.py": SLEEPY})

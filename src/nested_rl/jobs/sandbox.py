@@ -83,6 +83,7 @@ class Zygote:
             Nursery, python=python, kit=kit, families=self.families, strongest=strongest, runner=runner
         )
         self._nursery: Nursery | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     @property
@@ -104,12 +105,13 @@ class Zygote:
             return _spawn(self._living(), files, limits, settings or {})
 
     def close(self) -> None:
-        """End the process and every environment."""
-        self.threads.shutdown(wait=True, cancel_futures=True)
+        """End the process and every environment, whatever they are at; then nothing can be started any more."""
         with self._lock:
+            self._closed = True
             if self._nursery is not None:
                 self._nursery.close()
                 self._nursery = None
+        self.threads.shutdown(wait=True, cancel_futures=True)  # whoever waited for an environment has its end now
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +125,8 @@ class Zygote:
                 self._nursery.close()
                 self._nursery = None
                 self.restarts += 1
+            if self._closed:
+                raise SandboxUnavailable("the sandbox is closed")
             if self._nursery is None:
                 try:
                     self._nursery = self._start()
