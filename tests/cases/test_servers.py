@@ -1,16 +1,20 @@
 """Servers that are busy or down."""
 
+import asyncio
 import json
+import os
 
 import httpx
 import pytest
 from case_doubles import World
 
 from nested_rl.clock import SystemClock
+from nested_rl.compute.local import LocalCompute
 from nested_rl.endpoint import Endpoint, RateLimited
 from nested_rl.errors import InfraFault
 from nested_rl.scorers import vllm_canary
-from nested_rl.types import Checkpoint
+from nested_rl.types import Checkpoint, Need
+from nested_rl.weights import Lock, locate
 
 pytestmark = pytest.mark.cases
 
@@ -113,3 +117,42 @@ async def test_a38_adapter_ignored(tmp_path):
     episodes = list(world.files.episodes())
     assert [e.masked for e in episodes] == [True, True]
     assert all("no effect" in e.outcome.error and e.outcome.post is None for e in episodes)
+
+
+HUB = """#!/bin/sh
+echo asked >> {calls}
+[ -f {busy} ] && echo '429 Too Many Requests' >&2 && exit 1
+while [ $# -gt 0 ]; do [ "$1" = --local-dir ] && out=$2; shift; done
+sleep 0.2
+echo '{{}}' > $out/config.json
+echo weights > $out/model.safetensors
+"""
+
+
+async def test_a21_many_machines_ask_the_hub_at_once(tmp_path, monkeypatch):
+    """Sixteen jobs need a base that nobody has: one download; with a warm cache none; a busy Hub is our fault, never a job's."""
+    calls, busy = tmp_path / "calls", tmp_path / "busy"
+    program = tmp_path / "bin" / "hf"
+    program.parent.mkdir()
+    program.write_text(HUB.format(calls=calls, busy=busy))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    compute, lock = LocalCompute(1), Lock(tmp_path / "lock.json")
+    try:
+        async with compute.machine(Need()) as machine:
+
+            async def ask():
+                return await locate(machine, "me/base", folders=[str(tmp_path / "bases")], lock=lock)
+
+            busy.touch()
+            with pytest.raises(InfraFault, match="429 Too Many Requests"):
+                await ask()
+            busy.unlink()
+            calls.unlink()
+            found = await asyncio.gather(*(ask() for _ in range(16)))
+            assert len(set(found)) == 1
+            assert calls.read_text() == "asked\n"
+            await ask()
+            assert calls.read_text() == "asked\n"
+    finally:
+        await compute.close()

@@ -7,6 +7,7 @@ full of links, and often closed to the user that runs jobs.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -64,7 +65,21 @@ def _find(base: str, revision: str, folders: list[str]) -> tuple[Path, str]:
     keep = Path(folders[0]) if folders else store()
     for commit, snapshot in _cached(base, revision):
         return _into(keep, base, commit, snapshot), commit
-    return _download(keep, base, revision)
+    with _alone(keep):  # whoever had to wait finds it there
+        place = keep / base.replace("/", "--")
+        return (place, _written_revision(place)) if _is_base(place) else _download(keep, base, revision)
+
+
+@contextlib.contextmanager
+def _alone(keep: Path) -> Iterator[None]:
+    """One download at a time, of all processes of this machine that keep bases there."""
+    keep.mkdir(parents=True, exist_ok=True)
+    folder = os.open(keep, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _is_base(folder: Path) -> bool:
