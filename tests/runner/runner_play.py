@@ -21,7 +21,7 @@ TOML = {
     "max_steps": 3,
     "orchestrator": {"train": {"source": [{"env": {"taskset": {"id": "job"}, "agent": {"max_turns": 1}}}]}},
 }
-QUICK = Watch(poll_s=0.05, beat_s=0.0, patience_s=0.3, spare_bytes=0, silence_s=60, stop_s=20)
+QUICK = Watch(poll_s=0.05, beat_s=0.0, patience_s=20, spare_bytes=0, silence_s=60, stop_s=20)
 
 
 def make_programs(folder):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-import pwd
+import secrets
 import shutil
 import socket
 import tempfile
@@ -252,6 +252,11 @@ async def test_a_job_has_a_clean_environment_and_no_network(machine, open_place)
         assert found["reached"] is True
 
 
+def a_user():
+    """A number that nobody else uses: all processes of a job's user are ended with it."""
+    return str(secrets.randbelow(10**6) + 10**6)
+
+
 def gone(path):
     return not Path(path).exists()
 
@@ -291,16 +296,16 @@ async def test_a_job_with_a_user_of_its_own_reaches_nothing_of_the_runner(machin
     (open_place / "notes").chmod(0o777)
     (programs / "rl").write_text(NOSY % (open_place / "notes" / "note"))
     base = make_base(open_place / "base")
-    user = pwd.getpwuid(65534)
+    user = a_user()
     with pytest.raises(AgentFault, match="exit status 7"):
-        await launch(machine, make_order(base), terms=evolve(terms(), user=user.pw_name))
+        await launch(machine, make_order(base), terms=evolve(terms(), user=user))
     uid, *told = read(open_place / "notes" / "note").split()
     (work,) = [word for word in told if "/" in word]
-    assert uid == str(user.pw_uid)
+    assert uid == user
     assert {"job", "confined"} <= set(told) - {work} <= {"job", "confined", "above"}
     assert work.startswith(machine.root) != closed
     assert gone(work)
-    assert not [path for path in program.strays(program.walls(user.pw_name, isolate=False)) if "nrl-stray" in path.name]
+    assert not [path for path in program.strays(program.walls(user, isolate=False)) if "nrl-stray" in path.name]
 
 
 async def test_a_user_that_is_not_there_is_said(machine, open_place):
@@ -315,7 +320,7 @@ async def test_a_base_that_the_jobs_user_cannot_read_is_no_fault_of_the_job(mach
     base = make_base(open_place / "closed" / "base")
     base.parent.chmod(0o700)
     with pytest.raises(InfraFault, match="cannot go there"):
-        await launch(machine, make_order(base), terms=evolve(terms(), user=pwd.getpwuid(65534).pw_name))
+        await launch(machine, make_order(base), terms=evolve(terms(), user=a_user()))
 
 
 # ---------------------------------------------------------------- what a machine must have

@@ -249,7 +249,7 @@ async def test_a_machine_that_breaks_is_no_fault_of_the_job(machine, base, progr
     for how in ({"at_end": ["overwrite"]}, {"at_1": ["overwrite", "crash"]}):
         (programs / "gpus").write_text(card())
         with pytest.raises(InfraFault, match=why):
-            await launch(machine, make_order(base, file=driver, text=after, **how), terms=terms())
+            await launch(machine, make_order(base, file=driver, text=after, **how), terms=terms(gpu_s=0.3))
 
 
 async def test_an_engine_that_never_ran_is_the_machines_fault(machine, base, programs):

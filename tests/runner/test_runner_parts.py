@@ -45,7 +45,7 @@ def test_the_archive_is_the_same_for_the_same_source_and_runs_alone(tmp_path):
 def test_the_controller_and_the_runner_know_the_same_limits():
     here = {a.name: a.default for a in Watch.__attrs_attrs__ if not a.metadata.get("here")}
     there = {name: f.default for name, f in Limits.__dataclass_fields__.items() if not name.endswith("_s")}
-    assert here.keys() - {"poll_s", "beat_s", "patience_s"} == there.keys()
+    assert here.keys() - {"poll_s", "beat_s", "patience_s", "gpu_s"} == there.keys()
     assert all(here[name] == value for name, value in there.items())
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import secrets
 import tomllib
 from collections.abc import Callable, Mapping
@@ -42,7 +41,6 @@ from nested_rl.interfaces import Machine, Process
 from nested_rl.types import JSON
 from nested_rl.waiting import Overdue, uninterrupted, within
 
-log = logging.getLogger(__name__)
 OnProgress: TypeAlias = Callable[[str, Mapping[str, JSON]], None]
 
 JOB_USER: Final = "nested-rl-job"
@@ -63,6 +61,7 @@ class Watch:
     poll_s: float = 2.0
     beat_s: float = 10.0
     patience_s: float = 20.0
+    gpu_s: float = 20.0
     empty_batches: int = 4
     flat_rows: int = 8
     broken_rows: int = 2

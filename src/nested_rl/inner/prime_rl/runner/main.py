@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import time
 import traceback
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import facts, gpus, job, tree
+from . import facts, gpus, job, program, tree
 from .files import replace
 from .gpus import DriverLost
 from .job import Ours, Run, Stop, Watch
@@ -35,8 +36,26 @@ def begin() -> None:
     """`facts NAME` prints what there is; without arguments one job is run."""
     if sys.argv[1:2] == ["facts"]:
         print(json.dumps(facts.facts(sys.argv[2])))  # noqa: T201  the answer
-    else:
+    elif sys.argv[1:2] == ["keep"]:
         main()
+    else:
+        sys.exit(keep())
+
+
+def keep() -> int:
+    """Run this program again where a machine that kills what it started does not find it; its exit status.
+
+    The second ends when this one does, and ends the whole job first: a machine would miss what hides from it.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        tree.end_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.execve(sys.executable, [sys.executable, "-I", sys.argv[0], "keep"], program.unmarked())  # noqa: S606
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) % 256
 
 
 def main() -> None:
@@ -131,7 +150,7 @@ def _aftermath(run: Run, before: list[gpus.Gpu]) -> dict[str, Any]:
 
 def _freed(run: Run) -> list[gpus.Gpu]:
     """The GPUs as they are when their memory has been given back: that takes moments, or never comes."""
-    deadline_s = time.monotonic() + run.limits.patience_s
+    deadline_s = time.monotonic() + run.limits.gpu_s
     while True:
         mine = gpus.named(gpus.query(), run.gpus)
         held = any(gpu.used_mib > run.limits.gpu_free_mib for gpu in mine)

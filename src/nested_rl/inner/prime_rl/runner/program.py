@@ -8,6 +8,7 @@ import os
 import pwd
 import resource
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -26,9 +27,10 @@ KEPT = (
     "UCX_HOME",
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
-    "NESTED_RL_MACHINE",
 )
-"""Variables of the machine that a job gets too: the image's libraries, and the mark by which its processes are found."""
+"""Variables of the machine that a job gets too, for the image's libraries."""
+MARK, CARRIED = "NESTED_RL_MACHINE", "NESTED_RL_MARK_OF_JOBS"
+"""The variable by which a machine finds what belongs to it, and the one in which the runner carries it to the job."""
 
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  looked at, never used
 OPEN_FILES = 32_000
@@ -49,9 +51,11 @@ class Walls:
 
 
 def walls(user: str, *, isolate: bool) -> Walls:
-    """The strongest there are here. What could not be had is said in `notes`."""
+    """The strongest there are here. `user` is a name, or a number that needs no name. What could not be had is said in `notes`."""
     uid, gid, notes = None, None, []
     if user and os.getuid() == 0:
+        if user.isdecimal() and int(user) > 0:
+            uid = gid = int(user)
         with contextlib.suppress(KeyError):
             entry = pwd.getpwnam(user)
             uid, gid = entry.pw_uid, entry.pw_gid
@@ -66,7 +70,7 @@ def walls(user: str, *, isolate: bool) -> Walls:
 
 
 def environment(work: str, *, gpus: str, program: str) -> dict[str, str]:
-    """A job's whole environment: nothing of ours but the PATH and what `KEPT` names."""
+    """A job's whole environment: nothing of ours but the PATH, the mark, and what `KEPT` names."""
     scratch = f"{work}/scratch"
     own = {
         "PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}",
@@ -91,7 +95,16 @@ def environment(work: str, *, gpus: str, program: str) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
     }
-    return {**{name: os.environ[name] for name in KEPT if name in os.environ}, **own}
+    marked = {MARK: os.environ[CARRIED]} if CARRIED in os.environ else {}
+    return {**{name: os.environ[name] for name in KEPT if name in os.environ}, **marked, **own}
+
+
+def unmarked() -> dict[str, str]:
+    """This environment, with the mark put away."""
+    env = dict(os.environ)
+    if MARK in env:
+        env[CARRIED] = env.pop(MARK)
+    return env
 
 
 def find(name: str) -> str | None:
@@ -153,7 +166,7 @@ def _enter(walls: Walls) -> None:
         os.setgid(walls.gid)
         os.setuid(walls.uid)
     tree.no_more_rights()
-    tree.end_with_parent()
+    tree.end_with_parent(signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, most) if most >= 0 else OPEN_FILES, most))

@@ -40,9 +40,9 @@ def close_to_others() -> None:
     _prctl(_SET_DUMPABLE, 0)
 
 
-def end_with_parent() -> None:
-    """Die when the parent does. To be set after a change of user, which clears it."""
-    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+def end_with_parent(how: int) -> None:
+    """Get the signal `how` when the parent dies. To be set after a change of user, which clears it."""
+    _prctl(_SET_DEATH_SIGNAL, how)
 
 
 def no_more_rights() -> None:

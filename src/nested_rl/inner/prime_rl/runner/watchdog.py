@@ -27,8 +27,8 @@ _CURVE_STEPS = 100_000
 class Limits:
     """Seconds, counts and bytes. `start_s` until the first row, `stall_s` between rows, `deadline_s` for everything.
 
-    `empty_batches` and `flat_rows` in a row mean that there is nothing to learn from, `broken_rows` that the weights are NaN. A run
-    whose reward falls below `collapse` times its best (means of five steps) and whose best was at least `collapse_from` has collapsed.
+    `empty_batches` and `flat_rows` in a row mean that there is nothing to learn from, `broken_rows` that the weights are NaN. `patience_s` is for
+    killing, `gpu_s` for the driver to give memory back. A run whose reward falls below `collapse` times its best (means of five steps) and whose best was at least `collapse_from` has collapsed.
     """
 
     deadline_s: float
@@ -37,6 +37,7 @@ class Limits:
     poll_s: float = 2.0
     beat_s: float = 10.0
     patience_s: float = 20.0
+    gpu_s: float = 20.0
     empty_batches: int = 4
     flat_rows: int = 8
     broken_rows: int = 2
