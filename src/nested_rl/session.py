@@ -93,7 +93,12 @@ async def opened(
         watch(event, fields)
 
     alarms = Alarms(rules, tell=tell, budget=chosen.budget)
-    meter = Meter(chosen.budget or Budget(), clock=clock, write=run.costs_log.append, rows=run.costs())
+    meter = Meter(
+        chosen.budget or Budget(),
+        clock=clock,
+        write=functools.partial(run.costs_log.append, sync=True),
+        rows=run.costs(),
+    )
     hourly = float(getattr(compute, "usd_per_hour", 0.0))
     parts = Parts(
         harness=chosen.harness or ToolHarness(),
