@@ -17,7 +17,7 @@ from nested_rl.inner.prime_rl.keys.allowed import MEANING, OPEN, TABLES
 from nested_rl.inner.prime_rl.memory import SHAPES, least, place, trainer_gib
 from nested_rl.interfaces import Machine
 from nested_rl.jobs.folder import digest
-from nested_rl.types import Completed, Draft, Item, JobSpec, Need, Task
+from nested_rl.types import Completed, Draft, Item, Job, JobSpec, Need, Task
 
 TASK = Task(id="t", family="calc_chain", difficulty=4)
 FULL = tasks.load(scale="full")
@@ -91,6 +91,15 @@ def test_the_guide_tells_every_key(prime):
     assert len(brief) < 700 < len(full) < 11_000
 
 
+def test_the_guide_teaches_what_is_accepted_and_what_the_machines_have_room_for(monkeypatch):
+    prime = PrimeRLTrainer(machines=[Need(gpus=2, gpu_memory_gib=24, disk_gib=100)])
+    for there in (True, False):
+        monkeypatch.setattr(prime, "_probes_tasksets", lambda there=there: there)
+        full = prime.guide(TASK, brief=False)
+        assert ("@vf.reward" in full) == ("env.taskset.NAME" in full) == there
+        assert "all weights (lora_rank = 0) of: Qwen/Qwen3-0.6B.\n" in full
+
+
 PLAIN = [example for example in EXAMPLES if not example.endswith("_taskset")]
 
 
@@ -159,6 +168,26 @@ async def test_a_job_that_fits_no_machine_is_refused_before_it_is_queued():
     assert (await prime.validate(adapter)).ok
     assert prime.need(adapter).gpus == 1
     await prime.close()
+
+
+async def test_a_taskset_is_refused_where_nobody_can_probe_it(tmp_path, caplog):
+    """Were it a fault of ours, an agent could call off any episode with it."""
+    prime = PrimeRLTrainer(python=str(tmp_path / "python"))
+    draft = Draft(task=TASK, files=guide.example(guide.NATIVE, prime.bases[0]))
+    for _ in range(2):
+        verdict = await prime.validate(draft)
+        assert [problem.code for problem in verdict.problems] == ["environment.dialect"]
+    assert [record.message for record in caplog.records] == [caplog.messages[0]]
+    assert "pip install 'nested-rl[prime-rl]'" in caplog.messages[0]
+    assert "@vf.reward" not in prime.guide(TASK, brief=False)
+    await prime.close()
+
+
+async def test_everything_that_is_written_wrongly_is_told_at_once(prime):
+    code = "import socket\ndef examples(rng, n): ...\n"
+    verdict = await prime.validate(Draft(task=TASK, files={"job.toml": tiny(step=1), "environment.py": code}))
+    codes = [problem.code for problem in verdict.problems]
+    assert codes == ["job.key", "environment.import", "environment.missing"]
 
 
 async def test_what_cannot_be_read_is_a_problem_and_never_an_exception(prime, caplog):
@@ -262,7 +291,7 @@ async def test_an_order_is_made_for_the_gpus_at_hand(prime, located):
     assert (one.gpus, two.gpus) == ("0,0", "0,1")
     assert one.kind == "lora"
     assert one.base_path == "/bases/Qwen/Qwen3-1.7B"
-    assert (one.steps, one.deadline_s, one.digest) == (40, 700.0, spec().digest)
+    assert (one.steps, one.deadline_s, one.digest) == (40, 650.0, spec().digest)
     golden = tomllib.loads((GOLDEN / f"{name('calc_chain', 1, 24, one.base, 'lora')}.toml").read_text())
     made = tomllib.loads(one.config)
     (source,), (gold,) = (tree["orchestrator"]["train"]["source"] for tree in (made, golden))
@@ -278,6 +307,17 @@ async def test_a_machine_that_cannot_is_ours_to_replace(prime, located):
     for machine in (Asked(), Asked(returncode=9), Asked(8_192), Asked("n/a")):
         with pytest.raises(InfraFault, match="asked"):
             await prime.order(spec(), machine)
+
+
+async def test_a_machine_that_takes_too_long_to_get_ready_is_ours_to_replace(monkeypatch):
+    async def never(machine, base):
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(weights, "locate", never)
+    prime = PrimeRLTrainer()
+    job = Job(id="j", key="j", spec=evolve(spec(), timeout_s=0.5), delivery=1)
+    with pytest.raises(InfraFault, match="did not have the weights of Qwen"):
+        await prime.train(job, Asked(24_564))
 
 
 async def test_a_job_that_is_not_valid_is_its_authors(prime, located):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from nested_rl.inner.prime_rl.keys.allowed import ARGUMENTS, KINDS, MEANING, OPEN, TABLES
@@ -114,34 +114,37 @@ job.toml
 {tables}
   [prime_rl]  optional, for experts: prime-rl's own keys, as dotted names or nested tables. These and no others:
 {keys}
-    {arguments}.NAME: a field of your own taskset's config class
 
-environment.py, in one of two dialects. You write generator and grader yourself; imports are the plain parts of the standard
-library (math, re, random, itertools, json and the like). No network, no programs, no files but data/NAME.jsonl.
-
-1. Plain: two functions.
+{machines}environment.py. You write generator and grader yourself; imports are the plain parts of the standard library (math, re, random,
+itertools, json and the like). No network, no programs, no files but data/NAME.jsonl. It is two functions{or_native}:
   examples(rng, n)                    a list of n rows like {{"prompt": "…", "answer": "…"}}; take all randomness from rng,
                                       a random.Random. Make many different ones: a batch needs batch_size / group_size.
   reward(prompt, completion, answer)  a finite number, best from 0 to 1. It must be higher for a right completion than for a
                                       wrong one, must not raise for any text, and takes no more than milliseconds.
 Rows whose question belongs to an evaluation are dropped.
 
-2. A verifiers v1 taskset (`import verifiers.v1 as vf`), taken as it is. Export exactly one vf.Taskset in __all__; rewards are async
-methods of the vf.Task with parameters named `task` and `trace`, and `trace.last_reply` is what the model said.
-
-Advice. Ask questions as the task asks them, in all its wordings, and say how to end. Let the model reason in a few lines and grade
+{native}Advice. Ask questions as the task asks them, in all its wordings, and say how to end. Let the model reason in a few lines and grade
 its last line exactly; a small reward for a well-formed last line helps in the beginning. Choose questions that the base gets
 right sometimes: a group in which all are right, or none, teaches nothing. Start with steps = 40, batch_size = 128,
 group_size = 8 and learning_rate = 5e-5 for an adapter, 2e-6 for all weights (lora_rank = 0).
 
-A valid job for another task, plain:
+A valid job for another task:
 --- job.toml
 {plain_job}--- environment.py
 {plain_code}
+"""
+
+_NATIVE = """\
+Or it is a verifiers v1 taskset (`import verifiers.v1 as vf`), taken as it is. Export exactly one vf.Taskset in __all__; rewards are
+async methods of the vf.Task with parameters named `task` and `trace`, and `trace.last_reply` is what the model said.
+
+"""
+
+_NATIVE_EXAMPLE = """
 The same as a taskset:
 --- job.toml
-{native_job}--- environment.py
-{native_code}"""
+{job}--- environment.py
+{code}"""
 
 _BRIEF = """\
 Write job.toml and environment.py. job.toml: [model] base = one of {bases}; [training] steps, learning_rate (5e-5 for the
@@ -156,19 +159,25 @@ def example(dialect: Mapping[str, str], base: str) -> dict[str, str]:
     return {name: text.format(base=base) if name == JOB else text for name, text in dialect.items()}
 
 
-def full(allowed: Surface) -> str:
-    """Everything."""
-    plain, native = (example(dialect, allowed.bases[0]) for dialect in (PLAIN, NATIVE))
-    return _FULL.format(
+def full(allowed: Surface, *, native: bool = True, whole: Sequence[str] | None = None) -> str:
+    """Everything. `native`: tasksets are accepted too. `whole`: of these bases the machines can train all weights."""
+    plain, taskset = (example(dialect, allowed.bases[0]) for dialect in (PLAIN, NATIVE))
+    machines = ""
+    if whole is not None:
+        machines = (
+            f"The machines have memory to train all weights (lora_rank = 0) of: {', '.join(whole) or 'none'}.\n\n"
+        )
+    text = _FULL.format(
         bases=", ".join(allowed.bases),
         tables="\n".join(_tables(allowed)),
-        keys="\n".join(_keys()),
-        arguments=ARGUMENTS,
+        keys="\n".join(_keys(native=native)),
+        machines=machines,
+        or_native=", or a taskset" if native else "",
+        native=_NATIVE if native else "",
         plain_job=plain[JOB],
         plain_code=plain[CODE],
-        native_job=native[JOB],
-        native_code=native[CODE],
     )
+    return text + _NATIVE_EXAMPLE.format(job=taskset[JOB], code=taskset[CODE]) if native else text
 
 
 def brief(allowed: Surface) -> str:
@@ -186,13 +195,15 @@ def _tables(allowed: Surface) -> Iterator[str]:
             yield f"    {name} = {key.wants} ({default}): {MEANING[name]}"
 
 
-def _keys() -> Iterator[str]:
+def _keys(*, native: bool) -> Iterator[str]:
     for path, rule in OPEN.items():
         of = [kind for table, kinds in KINDS.items() for kind, keys in kinds.items() if _of(path, table, keys)]
         only = f" [{', '.join(of)}]" if of else ""
         default = rule.default if isinstance(rule.default, str) else str(rule.default).lower()
         value = "" if isinstance(rule.default, tuple) else f" (default {default})"
         yield f"    {path} = {rule.wants}{value}{only}"
+    if native:
+        yield f"    {ARGUMENTS}.NAME: a field of your own taskset's config class"
 
 
 def _of(path: str, table: str, keys: Mapping[str, object]) -> bool:

@@ -30,15 +30,6 @@ def surface(bases: Sequence[str]) -> Surface:
     )
 
 
-def prompt_chars(config: JobConfig) -> int:
-    """The longest prompt that leaves room for a whole completion, without a tokenizer to ask.
-
-    English has four characters a token and more, digits and code fewer: three are within bounds.
-    """
-    template = 32
-    return int(3 * (config["training"]["seq_len"] - config["rollout"]["max_tokens"] - template))
-
-
 def kind(config: JobConfig) -> Kind:
     """Whether an adapter or all weights are trained."""
     return "lora" if config["training"]["lora_rank"] else "full"
@@ -78,3 +69,11 @@ def memory_problems(config: JobConfig, shape: Shape, offers: Sequence[Need]) -> 
 def _told(offer: Need) -> str:
     gpus = f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" if offer.gpus else "no GPU"
     return gpus if math.isinf(offer.disk_gib) else f"{gpus} and {offer.disk_gib:g} GiB of disk"
+
+
+def whole(bases: Mapping[str, Shape], offers: Sequence[Need]) -> tuple[str, ...]:
+    """The bases of which the machines can train all weights, at the usual length."""
+    seq_len = TABLES["training"]["seq_len"].default
+    assert isinstance(seq_len, int)
+    needs = {base: [memory.least(shape, "full", seq_len, gpus) for gpus in (1, 2)] for base, shape in bases.items()}
+    return tuple(base for base, ways in needs.items() if any(way.fits(offer) for way in ways for offer in offers))

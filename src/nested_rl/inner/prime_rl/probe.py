@@ -87,7 +87,7 @@ class Probe:
         await asyncio.to_thread(self._native.close)
 
     def _examine(self, files: Mapping[str, str], config: JobConfig, families: Sequence[TaskFamily]) -> Findings:
-        problems = self._written(files, families)
+        problems = self.written(files, families)
         if problems:
             return Findings(problems=problems)
         rules = fitted(self._surface.probe, config)
@@ -97,7 +97,7 @@ class Probe:
         settings = arguments.given(config[NAME])
         return _native(files, rules, settings, zygote=self._native, families=families, limits=self._limits)
 
-    def _written(self, files: Mapping[str, str], families: Sequence[TaskFamily]) -> tuple[Problem, ...]:
+    def written(self, files: Mapping[str, str], families: Sequence[TaskFamily]) -> tuple[Problem, ...]:
         """What depends on the text of the files alone. So does a failure in here, and it counts as a problem of the job."""
         try:
             is_native = dialect(files) == "native"
@@ -111,7 +111,8 @@ class Probe:
 @functools.cache
 def _has_verifiers(python: str | None) -> None:
     if python is None or python == sys.executable:
-        there = importlib.util.find_spec("verifiers") is not None
+        found = importlib.util.find_spec("verifiers")
+        there = found is not None and found.origin is not None  # a folder of that name is no package
     else:
         seeks = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
         try:

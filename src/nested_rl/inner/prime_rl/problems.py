@@ -18,6 +18,7 @@ BRIEF: Final[Mapping[str, str]] = {
     "prime_rl.argument": "unknown taskset setting {name}",
     "job.fit": "{name} does not fit",
     "job.memory": "too big for the machines",
+    "environment.dialect": "verifiers tasksets not accepted",
 }
 
 

@@ -10,27 +10,32 @@ from functools import cached_property
 from typing import Final
 
 from nested_rl import redact, tasks, weights
-from nested_rl.errors import AgentFault, InfraFault, SettingsError
+from nested_rl.clock import Clock, SystemClock
+from nested_rl.errors import AgentFault, InfraFault, MissingExtra, SettingsError
 from nested_rl.inner.prime_rl import guide, job, pin
 from nested_rl.inner.prime_rl.keys.render import render
 from nested_rl.inner.prime_rl.launch import Terms, launch
 from nested_rl.inner.prime_rl.memory import SHAPES, Placement, Shape, place
 from nested_rl.inner.prime_rl.order import Order
 from nested_rl.inner.prime_rl.probe import Probe
+from nested_rl.inner.prime_rl.problems import told
 from nested_rl.inner.prime_rl.taskset import HARNESS, dialect, package
 from nested_rl.interfaces import InnerTrainer, Machine, TaskFamily
-from nested_rl.jobs.folder import JOB, JobConfig, parse
+from nested_rl.jobs.folder import CODE, JOB, JobConfig, parse
 from nested_rl.jobs.probe import Findings
 from nested_rl.jobs.problems import problem
 from nested_rl.jobs.sandbox import Level, require_walls
 from nested_rl.jobs.surface import Surface
 from nested_rl.types import Checkpoint, Draft, Job, JobSpec, Need, Problem, Scale, Task, Validation
+from nested_rl.waiting import Overdue, within
 
 log = redact.logger(__name__)
 
 GPUS: Final = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-_TRAINING_SHARE: Final = 0.7
-"""Of a job's time limit. A worker keeps a quarter for scoring; the rest is for starting and collecting."""
+_TRAINING_SHARE: Final = 0.65
+_SETUP_SHARE: Final = 0.08
+"""Of a job's time limit. A worker keeps a quarter for scoring; what is left is for sending and collecting. A machine that takes
+too long to get ready is ours to replace, and no job's fault."""
 _ASKING_S: Final = 60.0
 
 
@@ -58,6 +63,7 @@ class PrimeRLTrainer(InnerTrainer):
         python: str | None = None,
         argv: Sequence[str] = ("rl", "@", JOB),
         terms: Terms | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._shapes = {**SHAPES, **(shapes or {})}
         unknown = [base for base in bases if base not in self._shapes]
@@ -72,8 +78,10 @@ class PrimeRLTrainer(InnerTrainer):
         self.timeout_s = timeout_s
         self._machines = tuple(machines)
         self._python, self._argv, self._terms = python, tuple(argv), terms
+        self._clock = clock or SystemClock()
         self._families: tuple[TaskFamily, ...] = tasks.load(scale="full")
         self._probe: Probe | None = None
+        self._told_missing = False
 
     def settings(self) -> dict[str, object]:
         """What of this trainer changes results; recorded with a run."""
@@ -98,7 +106,11 @@ class PrimeRLTrainer(InnerTrainer):
 
     def guide(self, task: Task, *, brief: bool) -> str:  # noqa: ARG002 - the same for every task
         """Both dialects with an example of each, or the least that one has to know."""
-        return guide.brief(self.surface) if brief else guide.full(self.surface)
+        if brief:
+            return guide.brief(self.surface)
+        shapes = {base: self._shapes[base] for base in self.bases}
+        whole = job.whole(shapes, self._machines) if self._machines else None
+        return guide.full(self.surface, native=self._probes_tasksets(), whole=whole)
 
     def need(self, draft: Draft) -> Need:
         """One GPU for trainer and server together, or two smaller ones where only such machines fit."""
@@ -108,13 +120,18 @@ class PrimeRLTrainer(InnerTrainer):
         return job.need(config, self._shapes[config.base], self._machines)
 
     async def validate(self, draft: Draft) -> Validation:
-        """What is written, then what the machines have room for, then the probe. Raises SandboxUnavailable, MissingExtra."""
+        """What is written and what the machines have room for; if nothing is wrong, the probe. Raises SandboxUnavailable."""
         started = time.perf_counter()
         config, problems = await asyncio.to_thread(self._written, draft)
-        findings = Findings(problems=problems)
-        if config is not None and not problems:
-            self._probe = self._probe or Probe(self.surface, python=self._python)
-            findings = await self._probe.examine(draft, config, self._families)
+        if config is None or problems:
+            code = await asyncio.to_thread(self._prober.written, draft.files, self._families)
+            findings = Findings(problems=(*problems, *code))
+        elif dialect(draft.files) == "native" and not self._probes_tasksets():
+            hint = "define examples and reward instead"
+            found = told("environment.dialect", CODE, "verifiers tasksets are not accepted here", hint)
+            findings = Findings(problems=(found,))
+        else:
+            findings = await self._prober.examine(draft, config, self._families)
         return Validation(
             ok=not findings.problems,
             problems=findings.problems,
@@ -150,6 +167,22 @@ class PrimeRLTrainer(InnerTrainer):
             return None, (problem("job.syntax", JOB, "the job cannot be checked", "write plainer files"),)
         return config, tuple(unfit)
 
+    @property
+    def _prober(self) -> Probe:
+        self._probe = self._probe or Probe(self.surface, python=self._python)
+        return self._probe
+
+    def _probes_tasksets(self) -> bool:
+        """Whether verifiers is at hand. Without it tasksets are refused: a fault of ours would let an agent call an episode off."""
+        try:
+            self._prober.require()
+        except MissingExtra as missing:
+            if not self._told_missing:
+                log.warning("jobs that are verifiers tasksets are refused: %s", missing)
+            self._told_missing = True
+            return False
+        return True
+
     async def close(self) -> None:
         """End the sandboxes. A later `validate` starts others."""
         probe, self._probe = self._probe, None
@@ -160,8 +193,12 @@ class PrimeRLTrainer(InnerTrainer):
 
     async def train(self, job: Job, machine: Machine) -> Checkpoint:
         """One prime-rl run. Raises AgentFault when the job fails, InfraFault when the machine does, or is too small."""
-        order = await self.order(job.spec, machine)
-        ended = await launch(machine, order, terms=self._terms)
+        setup_s = _SETUP_SHARE * job.spec.timeout_s
+        try:
+            order = await within(self._clock, setup_s, self.order(job.spec, machine))
+        except Overdue:
+            raise InfraFault(f"{machine.id} did not have the weights of {job.spec.base} within {setup_s:g} s") from None
+        ended = await launch(machine, order, terms=self._terms, clock=self._clock)
         return Checkpoint(
             path=ended.path,
             base=order.base,
