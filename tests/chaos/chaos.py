@@ -35,6 +35,8 @@ from nested_rl.rundir import RunDir
 PILOT = Path(__file__).with_name("pilot.py")
 HANG_S = 300.0
 """A life that takes longer has hung."""
+ERRORS = 3
+"""So many lives may end with an error of their own (a sandbox that something else has killed, say) and are started again."""
 
 
 @define
@@ -51,6 +53,7 @@ class Story:
     delivered_again: int = 0
     struck: list[str] = Factory(list)
     """The last event in the journal when the controller was killed."""
+    errors: list[str] = Factory(list)
     lost_results: list[str] = Factory(list)
     paid_again: list[str] = Factory(list)
     updates_twice: list[str] = Factory(list)
@@ -102,6 +105,9 @@ class Place:
                 env={**os.environ, "TMPDIR": str(self.tmp)},
             )
 
+    def last_words(self) -> str:
+        return (self.root / "said").read_text()[-2000:]
+
     def results(self) -> dict[str, str]:
         """What the queue holds, by job."""
         if not (self.out / "queue.sqlite").exists():
@@ -119,7 +125,7 @@ def calm(root: Path, *, at_once: int) -> tuple[Place, float]:
     places = [Place(root / str(number), salt) for number in range(at_once)]
     for place, process in [(place, place.start()) for place in places]:
         if process.wait(HANG_S) != 0:
-            raise RuntimeError((place.root / "said").read_text())
+            raise RuntimeError(place.last_words())
     usual_s = time.monotonic() - start_s
     stories = [Story(number) for number in range(at_once)]
     for story, place in zip(stories, places, strict=True):
@@ -142,12 +148,14 @@ def run(root: Path, seed: int, undisturbed: Place, usual_s: float) -> Story:
             found = place.results()
             story.lost_results += [key for key in paid if found.get(key) != paid[key]]
             paid = found
-        else:
+        elif code in (0, None) or len(story.errors) == ERRORS:
             break
+        else:  # what it says itself: run the same again
+            story.errors.append(place.last_words())
     story.seconds = time.monotonic() - start_s
     if code != 0:
         os.killpg(process.pid, signal.SIGKILL) if code is None else None
-        story.failed.append(f"exit code {code}: {(root / 'said').read_text()[-2000:]}")
+        story.failed.append(f"exit code {code}: {place.last_words()}")
         return story
     story.lost_results += [key for key in paid if place.results().get(key) != paid[key]]
     judge(story, place, undisturbed)
@@ -266,7 +274,8 @@ def figures(stories: Sequence[Story], **about: float) -> dict[str, object]:
         **{name: round(value, 1) for name, value in about.items()},
         **{name: sum(getattr(story, name) for story in stories) for name in sums},
         "usd": round(sum(story.usd for story in stories), 4),
-        **{name: sum(len(getattr(story, name)) for story in stories) for name in WRONG},
+        **{name: sum(len(getattr(story, name)) for story in stories) for name in ("errors", *WRONG)},
+        "errors_said": [text.strip().splitlines()[-2:] for story in stories for text in story.errors],
         "struck_after": dict(Counter(event for story in stories for event in story.struck).most_common()),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
