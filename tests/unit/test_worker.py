@@ -406,7 +406,7 @@ async def test_a_broken_queue_is_told_at_once(story):
         async with story.workers() as workers:
             await workers.supervise(story.clock.sleep(1e6))
 
-    with pytest.raises(RunDirError, match="^the disk is full"):
+    with pytest.raises(RunDirError, match=r"^the disk is full"):
         await story.clock.run(told())
     assert story.clock.monotonic() < 2000
 
@@ -423,7 +423,7 @@ async def test_a_queue_that_breaks_under_a_running_job_stops_it(story):
             job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key="k")
             await workers.supervise(story.queue.wait(job.id))
 
-    with pytest.raises(RunDirError, match="^the disk is full"):
+    with pytest.raises(RunDirError, match=r"^the disk is full"):
         await story.clock.run(told())
     assert story.boxes.leases == [["box-0", "CancelledError"]]
     assert (await story.queue.put(made_spec(), key="k")).state is JobState.QUEUED
@@ -440,7 +440,7 @@ async def test_a_listener_that_fails_is_not_silent(story):
             job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key="k")
             await workers.supervise(story.queue.wait(job.id))
 
-    with pytest.raises(RunDirError, match="^the journal cannot be written"):
+    with pytest.raises(RunDirError, match=r"^the journal cannot be written"):
         await story.clock.run(told())
 
 
