@@ -58,6 +58,18 @@ _SAMPLING: Final = "the trainer would not know of it, and its probability ratios
 _HOSTED: Final = "how environments are hosted is fixed"
 _EXPERT: Final = "it is not for models like these"
 
+_SERVER: Final = (
+    "backend_port", "deployment", "dry_run", "enable_fp32_router_logits", "kv_cache_offload", "log", "output_dir",
+    "router", "server", "slurm", "use_deep_gemm", "use_pd_kv_transfer",
+)  # fmt: skip
+_ENGINE: Final = (
+    "all2all_backend", "api_server_count", "data_parallel_rpc_port", "data_parallel_size",
+    "data_parallel_size_local", "dtype", "enable_dbo", "enable_eplb", "enable_expert_parallel", "enable_lora",
+    "enable_return_routed_experts", "gpu_memory_utilization", "kv_cache_memory_bytes", "lora_target_modules",
+    "max_cpu_loras", "max_lora_rank", "max_loras", "quantization", "tensor_parallel_size",
+)  # fmt: skip
+"""Named one by one: below [inference.vllm] everything else is a mistake, and is told as one."""
+
 DENIED: Final[Mapping[str, str]] = {
     "trainer.loss.import_path": _CODE,
     "trainer.loss.kwargs": _CODE,
@@ -141,26 +153,8 @@ DENIED: Final[Mapping[str, str]] = {
     "orchestrator.train.source.env.taskset.id": "the taskset is environment.py",
     "orchestrator.train.source.env.taskset.system_prompt": "it would be a file on the machine; write it into environment.py",
     "orchestrator.train.source.env.taskset.task": "settings of rewards belong into environment.py",
-    **dict.fromkeys(
-        (
-            *(f"inference.{name}" for name in ("backend_port", "deployment", "dry_run", "kv_cache_offload", "log")),
-            *(f"inference.{name}" for name in ("output_dir", "router", "server", "slurm", "use_deep_gemm")),
-            *(f"inference.{name}" for name in ("use_pd_kv_transfer", "enable_fp32_router_logits")),
-            *(
-                f"inference.vllm.{name}"
-                for name in ("dtype", "quantization", "gpu_memory_utilization", "api_server_count")
-            ),
-            *(f"inference.vllm.{name}" for name in ("kv_cache_memory_bytes", "tensor_parallel_size")),
-            *(f"inference.vllm.data_parallel_{name}" for name in ("size", "size_local", "rpc_port")),
-            *(f"inference.vllm.{name}" for name in ("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank")),
-            *(
-                f"inference.vllm.{name}"
-                for name in ("lora_target_modules", "enable_expert_parallel", "all2all_backend")
-            ),
-            *(f"inference.vllm.enable_{name}" for name in ("eplb", "dbo", "return_routed_experts")),
-        ),
-        _MACHINE,
-    ),
+    **{f"inference.{name}": _MACHINE for name in _SERVER},
+    **{f"inference.vllm.{name}": _MACHINE for name in _ENGINE},
     "inference.vllm.trust_remote_code": _BASE,
     "inference.vllm.model": _BASE,
     "inference.vllm.chat_template": _BASE,
