@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -81,3 +82,33 @@ def test_closing_a_sandbox_does_not_wait_for_a_job_that_sleeps():
     assert all(future.done() for future in waiting)
     with pytest.raises(SandboxUnavailable, match="closed"):
         zygote.spawn({"environment.py": SLEEPY})
+
+
+def test_a_watcher_ends_what_it_was_told_of_and_spares_what_was_taken_back(tmp_path):
+    """The program itself, with a pipe that only we hold; torn lines, numbers of groups that have gone, and one it must not touch."""
+    folder = tmp_path / "machines"
+    (folder / "local-0").mkdir(parents=True)
+    (folder / "local-0").chmod(0)
+    sleep = ["sleep", "300"]
+    told, spared, gone = (subprocess.Popen(sleep, start_new_session=True) for _ in range(3))
+    marked = subprocess.Popen(sleep, start_new_session=True, env={orphans.MARK: f"{folder}/local-0/1"})
+    gone.kill()
+    gone.wait()
+    try:
+        watcher = subprocess.Popen([sys.executable, orphans.__file__, folder], stdin=subprocess.PIPE)
+        for part in (
+            f"+{told.pid}\n+{str(spared.pid)[:1]}",
+            f"{str(spared.pid)[1:]}\n+{gone.pid}\n",
+            f"-{spared.pid}\n",
+        ):
+            watcher.stdin.write(part.encode())
+            watcher.stdin.flush()
+        watcher.stdin.close()
+        assert watcher.wait(100) == 0
+        assert (told.wait(10), marked.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert spared.poll() is None
+        assert not folder.exists()
+    finally:
+        for process in (told, spared, marked):
+            process.kill()
+            process.wait()
