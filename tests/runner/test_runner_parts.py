@@ -263,6 +263,22 @@ def test_descendants_are_those_below_and_not_zombies():
         shell.kill()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_what_a_user_has_abandoned_is_what_nobody_is_above():
+    uid = 10**6 + os.getpid()
+    kept = subprocess.Popen(["sleep", "60"], user=uid, group=uid, extra_groups=[])
+    with subprocess.Popen(["sh", "-c", "sleep 60 > /dev/null & echo $!"], user=uid, group=uid, stdout=-1) as shell:
+        left = int(shell.stdout.readline())
+    try:
+        if "PPid:\t1\n" not in Path(f"/proc/{left}/status").read_text():
+            pytest.skip("orphans have another parent here")
+        assert tree.abandoned(uid) == [left]
+    finally:
+        for pid in (kept.pid, left):
+            os.kill(pid, 9)
+        kept.wait()
+
+
 def test_whether_another_user_can_go_there(tmp_path):
     tmp_path.chmod(0o700)
     assert program.reachable(str(tmp_path), None)

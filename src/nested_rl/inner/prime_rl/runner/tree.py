@@ -1,8 +1,8 @@
 """Everything that a job started, to be found whatever it does, and ended.
 
 This process adopts orphans (PR_SET_CHILD_SUBREAPER), so a program that forks twice, opens a session of its own and wipes its
-environment is still below us. Under a user of its own the job's processes are found by that user too. Linux only; elsewhere the
-process group is all there is.
+environment is still below us. What an earlier runner left behind when it was killed is found by the jobs' user, if they have one.
+Linux only; elsewhere the process group is all there is.
 """
 
 from __future__ import annotations
@@ -65,13 +65,24 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in below if states[pid] not in "ZX"]
 
 
-def of_user(uid: int) -> list[int]:
-    """Ids of a user's running processes."""
-    return [pid for pid, state, _, owner in _processes() if owner == uid and state not in "ZX"]
+def abandoned(uid: int) -> list[int]:
+    """Ids of a user's running processes that belong to nobody else: above them is nothing but more of them, and the first process.
+
+    Jobs of other machines on this computer may have the same user; they have a runner above them.
+    """
+    known = {pid: (state, parent, user) for pid, state, parent, user in _processes()}
+    found = []
+    for pid, (state, parent, user) in known.items():
+        above = parent
+        while above > 1 and above in known and known[above][2] == uid:
+            above = known[above][1]
+        if user == uid and state not in "ZX" and (above <= 1 or above not in known):
+            found.append(pid)
+    return found
 
 
 def end_all(*, group: int | None, leader: int, uid: int | None, patience_s: float) -> list[int]:
-    """Kill the group, all descendants and the user's processes. Ids of what does not die in time."""
+    """Kill the group, all descendants, and what the user has abandoned. Ids of what does not die in time."""
     deadline_s = time.monotonic() + patience_s
     while True:
         if group is not None:
@@ -79,7 +90,7 @@ def end_all(*, group: int | None, leader: int, uid: int | None, patience_s: floa
                 os.killpg(group, signal.SIGKILL)
         left = set(descendants(os.getpid()))
         if uid is not None and uid not in {0, os.getuid()}:
-            left |= set(of_user(uid))
+            left |= set(abandoned(uid))
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

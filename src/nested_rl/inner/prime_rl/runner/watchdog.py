@@ -27,8 +27,9 @@ _CURVE_STEPS = 100_000
 class Limits:
     """Seconds, counts and bytes. `start_s` until the first row, `stall_s` between rows, `deadline_s` for everything.
 
-    `empty_batches` and `flat_rows` in a row mean that there is nothing to learn from, `broken_rows` that the weights are NaN. `patience_s` is for
-    killing, `gpu_s` for the driver to give memory back. A run whose reward falls below `collapse` times its best (means of five steps) and whose best was at least `collapse_from` has collapsed.
+    `empty_batches` and `flat_rows` in a row mean that there is nothing to learn from, `broken_rows` that the weights are NaN. A run
+    has collapsed when its reward falls below `collapse` times its best, which was at least `collapse_from` (means of five steps).
+    `patience_s` is for killing, `gpu_s` for the driver to give memory back.
     """
 
     deadline_s: float
