@@ -28,6 +28,10 @@ class NoCapacity(ProviderError):
     """None of this kind is to be had now: another candidate, this one later. Never a job's failure."""
 
 
+class Rejected(ProviderError):
+    """Refused (400) for a reason that is not plainly a lack of capacity. When every candidate says so, the request is wrong."""
+
+
 class Refused(ProviderError):
     """This candidate or account may not be used (403): leave the candidate alone for long."""
 
@@ -159,7 +163,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def create(self, order: Order) -> Pod:
-        """Rent one. NoCapacity, OutOfMoney, Refused, Wrong and Throttled mean that none was made; Unknown, that one may have been."""
+        """Rent one. Unknown means that it may have been made; every other error, that it was not."""
 
     @abstractmethod
     async def list(self) -> Sequence[Pod]:
