@@ -86,6 +86,8 @@ async def opened(
             bind(what)
     if hasattr(inner, "offered"):  # it refuses jobs that none of the machines has room for
         inner.offered(compute.offers())
+    if hasattr(inner, "keep_in"):
+        inner.keep_in(run.path / "weights")
     rules = chosen.alarms or AlarmRules()
 
     def tell(event: str, fields: Mapping[str, JSON]) -> None:

@@ -10,8 +10,11 @@ import pytest
 from attrs import evolve
 from runner_play import HERE, make_base, make_programs, terms
 
+from nested_rl.clock import SystemClock
 from nested_rl.compute.local import LocalCompute
 from nested_rl.inner.prime_rl import PrimeRLTrainer, preflight
+from nested_rl.inner.prime_rl.launch import launch
+from nested_rl.inner.prime_rl.shelf import Shelf
 from nested_rl.testing import InnerTrainerSuite
 from nested_rl.types import Draft, Need, Task
 
@@ -87,8 +90,13 @@ class TestPrimeRLTrainer(InnerTrainerSuite):
     def broken(self, draft):
         return evolve(draft, files={**draft.files, "environment.py": CODE + "\n1 / 0\n"})
 
-    async def test_a_checkpoint_is_a_model_with_everything_from_its_base(self, inner, machine, draft):
+    async def test_a_checkpoint_is_a_model_with_everything_from_its_base(
+        self, inner, machine, draft, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(inner, "_shelf", None)
+        inner.keep_in(tmp_path / "weights")
         checkpoint = await inner.train(await self._job(inner, draft), machine)
+        assert (tmp_path / "weights" / checkpoint.digest / "model.safetensors").is_file()
         folder = Path(checkpoint.path)
         assert (checkpoint.kind, checkpoint.base, len(checkpoint.curve)) == ("full", BASE, 2)
         assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is True
@@ -96,3 +104,22 @@ class TestPrimeRLTrainer(InnerTrainerSuite):
         assert not (folder / "secret.txt").exists()
         assert checkpoint.digest
         assert "RTX A5000" in checkpoint.log
+
+    async def test_the_best_few_full_fine_tunes_are_kept(self, inner, machine, draft, tmp_path, programs):
+        shelf = Shelf(tmp_path / "weights", best=2, clock=SystemClock())
+        play = (programs / "stand_in.toml").read_text()
+        kept = []
+        for steps, reward in enumerate(
+            (0.2, 0.5, 0.1, 0.9), 2
+        ):  # the stand-in's weights differ by how many steps they took
+            (programs / "stand_in.toml").write_text(f"{play}rewards = {[reward] * steps}\n")
+            files = {**draft.files, "job.toml": JOB.replace("steps = 2", f"steps = {steps}")}
+            job = await self._job(inner, evolve(draft, files=files))
+            ended = await launch(machine, await inner.order(job.spec, machine), terms=terms())
+            kept.append(await shelf.take(machine, ended, full=True, within_s=30.0))
+        assert [path is None for path in kept] == [False, False, True, False]
+        assert {path.name for path in (tmp_path / "weights").iterdir() if path.is_dir()} == {kept[1].name, kept[3].name}
+        assert (kept[3] / "model.safetensors").is_file()
+        assert json.loads((tmp_path / "weights" / "rewards.json").read_text()) == {kept[1].name: 0.5, kept[3].name: 0.9}
+        gone = evolve(ended, path=f"{ended.path}-gone", digest="f" * 64)
+        assert await shelf.take(machine, gone, full=False, within_s=30.0) is None

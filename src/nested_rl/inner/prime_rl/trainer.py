@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from nested_rl import redact, tasks, weights
@@ -19,6 +20,7 @@ from nested_rl.inner.prime_rl.memory import SHAPES, Placement, Shape, place
 from nested_rl.inner.prime_rl.order import Order
 from nested_rl.inner.prime_rl.probe import Probe
 from nested_rl.inner.prime_rl.problems import told
+from nested_rl.inner.prime_rl.shelf import Shelf
 from nested_rl.inner.prime_rl.taskset import HARNESS, dialect, package
 from nested_rl.interfaces import InnerTrainer, Machine, TaskFamily
 from nested_rl.jobs.folder import CODE, JOB, JobConfig, parse
@@ -33,9 +35,10 @@ log = redact.logger(__name__)
 
 GPUS: Final = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 _TRAINING_SHARE: Final = 0.65
-_SETUP_SHARE: Final = 0.08
-"""Of a job's time limit. A worker keeps a quarter for scoring; what is left is for sending and collecting. A machine that takes
-too long to get ready is ours to replace, and no job's fault."""
+_SETUP_SHARE: Final = 0.05
+_KEEPING_SHARE: Final = 0.04
+"""Of a job's time limit; a worker keeps a quarter for scoring. A machine that takes too long to get ready is ours to replace, and
+weights that take too long to fetch are not kept: neither is a job's fault."""
 _ASKING_S: Final = 60.0
 
 
@@ -45,7 +48,7 @@ class PrimeRLTrainer(InnerTrainer):
     A base that is not one of these is given with its `Shape` in `shapes`. `machines` are what jobs will run on (a run tells it
     from its compute backend): a job that fits none of them is refused. `timeout_s` bounds training and scoring of one job
     together. `python` is an interpreter with verifiers for the probe of tasksets (None: this one); `argv` starts prime-rl, and
-    `terms` say how it runs on a machine and how closely it is watched.
+    `terms` say how it runs on a machine and how closely it is watched. A run keeps every adapter, and `keep_best` full fine-tunes.
 
     >>> PrimeRLTrainer().bases
     ('Qwen/Qwen3-0.6B', 'Qwen/Qwen3-1.7B')
@@ -63,6 +66,7 @@ class PrimeRLTrainer(InnerTrainer):
         python: str | None = None,
         argv: Sequence[str] = ("rl", "@", JOB),
         terms: Terms | None = None,
+        keep_best: int = 3,
         clock: Clock | None = None,
     ) -> None:
         self._shapes = {**SHAPES, **(shapes or {})}
@@ -79,6 +83,8 @@ class PrimeRLTrainer(InnerTrainer):
         self._machines = tuple(machines)
         self._python, self._argv, self._terms = python, tuple(argv), terms
         self._clock = clock or SystemClock()
+        self._keep_best = keep_best
+        self._shelf: Shelf | None = None
         self._families: tuple[TaskFamily, ...] = tasks.load(scale="full")
         self._probe: Probe | None = None
         self._told_missing = False
@@ -92,6 +98,10 @@ class PrimeRLTrainer(InnerTrainer):
         builtin = tasks.load(scale="full")
         own = {family.name for family in builtin}
         self._families = (*builtin, *(family for family in families if family.name not in own))
+
+    def keep_in(self, folder: Path) -> None:
+        """Keep what is trained in this folder: adapters, and the `keep_best` full fine-tunes of the best training rewards."""
+        self._shelf = Shelf(folder, best=self._keep_best, clock=self._clock)
 
     def offered(self, offers: Sequence[Need]) -> None:
         """Know what the machines have. What was given as `machines` goes before."""
@@ -199,6 +209,10 @@ class PrimeRLTrainer(InnerTrainer):
         except Overdue:
             raise InfraFault(f"{machine.id} did not have the weights of {job.spec.base} within {setup_s:g} s") from None
         ended = await launch(machine, order, terms=self._terms, clock=self._clock)
+        if self._shelf is not None:
+            await self._shelf.take(
+                machine, ended, full=order.kind == "full", within_s=_KEEPING_SHARE * job.spec.timeout_s
+            )
         return Checkpoint(
             path=ended.path,
             base=order.base,
