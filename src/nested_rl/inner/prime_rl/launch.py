@@ -234,7 +234,7 @@ class _Conversation:
     async def _ended(self, runner: Process) -> None:
         """Ask it to end everything, give it the time to, and then end it. After its answer there is nothing left to ask."""
         if runner.alive:
-            with contextlib.suppress(OSError, Overdue):
+            with contextlib.suppress(OSError, Overdue, InfraFault):
                 await runner.write(b"stop\n")
                 await within(self._clock, self._terms.watch.stop_s, runner.wait())
         await runner.kill()
