@@ -6,6 +6,7 @@ Async inside, a sync door outside; Ctrl-C and SIGTERM unwind everything and give
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -194,6 +195,10 @@ class Experiment(Choice):
         """What ends a run before its time is in its journal too, for whoever looks later."""
         try:
             yield
+        except asyncio.CancelledError:
+            with contextlib.suppress(RunDirError):
+                run.journal.append({"t": self.clock.now(), "event": "run.stopped"}, sync=True)
+            raise
         except Exception as error:
             with contextlib.suppress(RunDirError):  # a full disk, say, which is what `error` tells already
                 run.journal.append({"t": self.clock.now(), "event": "run.failed", "error": told(error)}, sync=True)

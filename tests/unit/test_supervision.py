@@ -10,7 +10,7 @@ import signal
 import threading
 
 import pytest
-from supervised import World, forever
+from supervised import Family, World, forever
 
 from nested_rl import sync
 from nested_rl.alarms import AlarmRules
@@ -67,14 +67,18 @@ def sent(*numbers):
     return act
 
 
-@pytest.mark.parametrize(("phase", "number"), PHASES, ids=str)
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("name", "phase", "number"),
+    [("SIGINT", *place) for place in PHASES] + [("SIGTERM", *place) for place in PHASES[1::4]],
+)
 def test_a_signal_in_any_phase_saves_and_gives_back(world, phase, number, name):
     world.trap.set(phase, sent(signal.Signals[name]), number=number)
     with pytest.raises(KeyboardInterrupt) as stopped:
         world.run()
     assert world.trap.sprung == [phase]
     assert isinstance(stopped.value, sync.Terminated) == (name == "SIGTERM")
+    told = [event["event"] for event in world.files.events() if event["event"].startswith("run.")]
+    assert told == ["run.started", "run.stopped"]
     world.assert_all_given_back()
     world.assert_goes_on()
 
@@ -111,6 +115,19 @@ def test_a_second_signal_ends_a_close_that_hangs_but_gives_machines_back(world, 
     assert not world.trainer.closed
     world.assert_all_given_back()
     world.assert_goes_on()
+
+
+@pytest.mark.parametrize(("phase", "number"), [("sampling", 1), ("job", 2), ("close", 1)])
+def test_a_signal_during_an_evaluation_of_its_own(world, phase, number):
+    """`Experiment.evaluate`, after the run: what is there of it is thrown away, and it can be asked for again."""
+    world.run()
+    after = World(world.path)
+    after.trap.set(phase, sent(signal.SIGINT), number=number)
+    with pytest.raises(KeyboardInterrupt):
+        after.experiment.evaluate([Family("fast")], policy="RUN@initial", n=3, out=world.path)
+    after.assert_all_given_back()
+    report = World(world.path).experiment.evaluate([Family("fast")], policy="RUN@initial", n=3, out=world.path)
+    assert (len(report.rows), report.masked) == (3, 0)
 
 
 def test_a_second_signal_does_not_wait_for_an_agent_that_will_not_stop(world):
@@ -386,3 +403,11 @@ def test_rules_that_make_no_sense_are_refused(wrong):
     (name,) = wrong
     with pytest.raises(SettingsError, match=f"alarms: {name}"):
         AlarmRules(**wrong)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_between_two_parts_of_a_command(told, monkeypatch, number, code):
+    """Models are loaded, a report is written: no coroutine runs, and the command ends with its sentence all the same."""
+    monkeypatch.setattr("nested_rl.experiment.Experiment.run", lambda *_, **__: signal.raise_signal(number))
+    found, _, err = told("pilot", "--out", "somewhere")
+    assert (found, err) == (code, "nested-rl: stopped; run the same command again to resume\n")
