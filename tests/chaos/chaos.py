@@ -35,6 +35,7 @@ from nested_rl.rundir import RunDir
 PILOT = Path(__file__).with_name("pilot.py")
 HANG_S = 300.0
 """A life that takes longer has hung."""
+WHOLE = 200
 ERRORS = 3
 """So many lives may end with an error of their own (a sandbox that something else has killed, say) and are started again."""
 
@@ -141,7 +142,7 @@ def run(root: Path, seed: int, undisturbed: Place, usual_s: float) -> Story:
     kills, machine_kills, start_s, paid = rng.randint(1, 3), rng.randint(0, 2), time.monotonic(), dict[str, str]()
     while True:
         process = place.start()
-        ends_s = time.monotonic() + (rng.uniform(0.2, 1.0) * usual_s if story.controller_kills < kills else HANG_S)
+        ends_s = time.monotonic() + (rng.uniform(0.1, 0.8) * usual_s if story.controller_kills < kills else HANG_S)
         code = _live(process, story, rng, ends_s, usual_s, machine_kills)
         if code is None and story.controller_kills < kills:
             _kill_controller(process, story, place)
@@ -166,7 +167,7 @@ def _live(
     process: subprocess.Popen[bytes], story: Story, rng: random.Random, ends_s: float, usual_s: float, most: int
 ) -> int | None:
     """Let it run, and kill programs on its machines. Its exit code, or None when its time has come."""
-    strikes = sorted(time.monotonic() + rng.uniform(0.3, 1.0) * usual_s for _ in range(most - story.machine_kills))
+    strikes = sorted(time.monotonic() + rng.uniform(0.2, 0.8) * usual_s for _ in range(most - story.machine_kills))
     for strike_s in [*(s for s in strikes if s < ends_s), ends_s]:
         try:
             return process.wait(max(0.0, strike_s - time.monotonic()))
@@ -246,22 +247,26 @@ def plain(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if not k.startswith(("usd", "time/", "jobs/"))} for row in rows]
 
 
-def storm(runs: int, *, at_once: int, seed: int = 0, keep: Path | None = None) -> dict[str, object]:
-    """`runs` runs, `at_once` at a time. Figures, and the stories in which something was wrong."""
+def storm(
+    runs: int, *, at_once: int, seed: int = 0, minutes: float = 30.0, keep: Path | None = None
+) -> dict[str, object]:
+    """`runs` runs, `at_once` at a time, none begun after `minutes`. Figures, and the stories in which something was wrong."""
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, ThreadPoolExecutor(at_once) as pool:
         root = keep or Path(folder)
         undisturbed, usual_s = calm(root / "calm", at_once=at_once)
 
-        def one(number: int) -> Story:
+        def one(number: int) -> Story | None:
+            if time.monotonic() - start_s > 60 * minutes:
+                return None
             story = run(root / str(number), seed + number, undisturbed, usual_s)
             if not any(getattr(story, name) for name in WRONG):
                 shutil.rmtree(root / str(number))
             return story
 
-        stories = []
+        stories: list[Story] = []
         for story in pool.map(one, range(runs)):
-            stories.append(story)
+            stories += [] if story is None else [story]
             print(f"\r{len(stories)}/{runs} {time.monotonic() - start_s:.0f} s", end="", file=sys.stderr, flush=True)
     return figures(stories, seconds=time.monotonic() - start_s, at_once=at_once, usual_s=usual_s)
 
@@ -286,16 +291,17 @@ def figures(stories: Sequence[Story], **about: float) -> dict[str, object]:
 def main() -> int:
     """Print the figures; 1 when something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=WHOLE)
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=30.0, help="no run begins later")
     parser.add_argument("--keep", type=Path, help="a folder in which runs that went wrong are kept")
-    parser.add_argument("--out", type=Path, help="where to write the figures; only those of 200 runs or more are")
+    parser.add_argument("--out", type=Path, help=f"where to write the figures; only those of {WHOLE} runs are")
     asked = parser.parse_args()
-    found = storm(asked.runs, at_once=asked.at_once, seed=asked.seed, keep=asked.keep)
+    found = storm(asked.runs, at_once=asked.at_once, seed=asked.seed, minutes=asked.minutes, keep=asked.keep)
     text = json.dumps(found, indent=1)
     print(f"\n{text}")
-    if asked.out is not None and asked.runs >= 200:
+    if asked.out is not None and found["runs"] >= WHOLE:
         asked.out.write_text(text + "\n", encoding="utf-8")
     return 1 if found["wrong"] else 0
 
