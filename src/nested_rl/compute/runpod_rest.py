@@ -12,6 +12,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -93,13 +94,11 @@ class RunpodRest(Provider):
         timeout_s: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        from nested_rl import __version__
-
         self._clock = clock or SystemClock()
         self._limit = RateLimit(self._clock, per_minute=PER_MINUTE)
         self._http = httpx.AsyncClient(
             base_url=url,
-            headers={"Authorization": f"Bearer {key or api_key()}", "User-Agent": f"nested-rl/{__version__}"},
+            headers={"Authorization": f"Bearer {key or api_key()}", "User-Agent": f"nested-rl/{version('nested-rl')}"},
             timeout=timeout_s,
             transport=transport,
         )
