@@ -2,8 +2,8 @@
 
 Files appear by atomic rename. The journal is append-only and synced to disk before the side effect it announces; a torn
 last line (kill -9, full disk) is dropped when the run is opened again, and so is what a killed process was still writing. One
-process owns a run at a time. Secrets are taken out
-of everything that is written here, except for the files of accepted jobs: those are what ran, and hold none (see `episode`).
+process owns a run at a time. Secrets are taken out of everything that is written here, except for the files of accepted jobs:
+those are what ran, and hold none (see `episode`).
 """
 
 from __future__ import annotations
