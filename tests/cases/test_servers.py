@@ -10,6 +10,8 @@ from case_doubles import World
 
 from nested_rl.clock import SystemClock
 from nested_rl.compute.local import LocalCompute
+from nested_rl.compute.provider import Candidate, Order, ProviderError
+from nested_rl.compute.runpod_rest import RunpodRest
 from nested_rl.endpoint import Endpoint, RateLimited
 from nested_rl.errors import InfraFault
 from nested_rl.scorers import vllm_canary
@@ -156,3 +158,37 @@ async def test_a21_many_machines_ask_the_hub_at_once(tmp_path, monkeypatch):
             assert calls.read_text() == "asked\n"
     finally:
         await compute.close()
+
+
+def lost(request):
+    raise httpx.ReadTimeout("no answer", request=request)
+
+
+def unreached(request):
+    raise httpx.ConnectError("refused", request=request)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lost,
+        unreached,
+        *(lambda request, status=status: httpx.Response(status, json={}) for status in (409, 429, 500, 503)),
+    ],
+    ids=["lost", "unreached", "409", "429", "500", "503"],
+)
+async def test_a23_duplicate_create(answer):
+    """A create that fails in any way is sent once: whether it had its effect is looked up before another one is sent."""
+    sent = []
+
+    def server(request):
+        sent.append(request.method)
+        return answer(request)
+
+    provider = RunpodRest(key="rpa_TESTSECRET0123456789", transport=httpx.MockTransport(server))
+    gpu = Candidate(gpu="NVIDIA A40", gpus=1, cloud="secure", gpu_memory_gib=48)
+    with pytest.raises(ProviderError) as failed:
+        await provider.create(Order(name="nrl-run-0-abc", candidate=gpu, image="image:tag", env={}))
+    await provider.close()
+    assert sent == ["POST"]
+    assert "TESTSECRET" not in str(failed.value)

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, cast
 
 import httpx
 
+from nested_rl import redact
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.compute.provider import (
     Candidate,
@@ -94,11 +95,13 @@ class RunpodRest(Provider):
         timeout_s: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        key = key or api_key()
+        redact.know(key)
         self._clock = clock or SystemClock()
         self._limit = RateLimit(self._clock, per_minute=PER_MINUTE)
         self._http = httpx.AsyncClient(
             base_url=url,
-            headers={"Authorization": f"Bearer {key or api_key()}", "User-Agent": f"nested-rl/{version('nested-rl')}"},
+            headers={"Authorization": f"Bearer {key}", "User-Agent": f"nested-rl/{version('nested-rl')}"},
             timeout=timeout_s,
             transport=transport,
         )

@@ -7,7 +7,6 @@ trainer = TinkerTrainer("Qwen/Qwen3-8B", base_url="http://gpu-host:8000")     # 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from attrs import asdict, evolve
 
+from nested_rl import redact
 from nested_rl.errors import SettingsError, TrainerError
 from nested_rl.interfaces import OuterTrainer, Renderer
 from nested_rl.trainers import tinker_adapter, tinker_prices
@@ -27,7 +27,7 @@ from nested_rl.trainers.tinker_service import Service, checked_url, named
 from nested_rl.trainers.tinker_update import Training, Update
 from nested_rl.types import Group, UpdateReport
 
-log = logging.getLogger(__name__)
+log = redact.logger(__name__)
 
 
 class TinkerTrainer(OuterTrainer):

@@ -14,7 +14,7 @@ from nested_rl import redact
 from nested_rl.errors import MissingExtra, SettingsError, TrainerError, UnknownName
 from nested_rl.trainers.tinker_errors import KEY, NO_KEY, api_key, explained, plainly, status_of
 
-log = logging.getLogger(__name__)
+log = redact.logger(__name__)
 
 _PATH: Final = re.compile(r"(tinker://[^\s?#]+)\?version=(\d+)")
 
