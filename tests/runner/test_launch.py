@@ -351,7 +351,7 @@ async def test_what_is_missing_is_named(machine, programs, change, why):
     change(programs)
     preflight.forget(machine)
     with pytest.raises(InfraFault, match=why):
-        await preflight.preflight(machine, gpus="0,0")
+        await preflight.preflight(machine, gpus="0,0", gpu_s=0.0)
 
 
 async def test_everything_that_is_missing_is_named_at_once():

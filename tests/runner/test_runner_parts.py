@@ -37,7 +37,7 @@ def test_the_archive_is_the_same_for_the_same_source_and_runs_alone(tmp_path):
     with zipfile.ZipFile(BytesIO(preflight.runner())) as archive:
         assert len(archive.namelist()) == len(list(SOURCE.glob("*.py"))) + 1
     (tmp_path / "runner.pyz").write_bytes(preflight.runner())
-    argv = [sys.executable, "-I", "-S", str(tmp_path / "runner.pyz"), "facts", "no-such-program"]
+    argv = [sys.executable, "-I", "-S", str(tmp_path / "runner.pyz"), "facts", "no-such-program", "0", "1", "0"]
     told = subprocess.run(argv, capture_output=True, check=True, env={"PATH": "/nowhere"}, cwd=tmp_path)
     assert json.loads(told.stdout)["program"] == ""
 
@@ -243,6 +243,16 @@ def test_a_driver_that_is_lost(tmp_path, monkeypatch, script):
     smi(tmp_path, script, monkeypatch)
     with pytest.raises(gpus.DriverLost, match="nvidia-smi"):
         gpus.query()
+
+
+def test_memory_is_given_back_in_moments_or_never(monkeypatch):
+    told = iter([900, 700, 3])
+    monkeypatch.setattr(gpus, "query", lambda: [gpus.Gpu(0, "A40", 46068, next(told, 800), 0, "")])
+    paused = []
+    assert gpus.freed("0", 600, 60.0, pause=lambda: paused.append(1))[0].used_mib == 3
+    assert len(paused) == 2
+    assert gpus.freed("0", 600, 0.0, pause=lambda: paused.append(1))[0].used_mib == 800
+    assert len(paused) == 2
 
 
 def test_without_a_driver_there_are_no_gpus(tmp_path, monkeypatch):

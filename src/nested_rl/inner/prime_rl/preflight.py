@@ -22,6 +22,8 @@ DISK_GIB = 20.0
 """Room for the weights, logs and caches of one job."""
 FREE_MIB = 600
 """A GPU that holds more than this is in use: a driver with nothing to do holds less."""
+GPU_S = 20.0
+"""A driver gives memory back within moments."""
 PINNED: Mapping[str, str] = {"verifiers": pin.VERIFIERS}
 
 _RUNNER = Path(__file__).parent / "runner"
@@ -85,12 +87,14 @@ async def installed(machine: Machine) -> tuple[str, ...]:
     return ("python3", "-I", f"{machine.root}/{path}")
 
 
-async def preflight(machine: Machine, *, gpus: str, program: str = "rl", versions: Mapping[str, str] = PINNED) -> Facts:
+async def preflight(
+    machine: Machine, *, gpus: str, program: str = "rl", versions: Mapping[str, str] = PINNED, gpu_s: float = GPU_S
+) -> Facts:
     """What the machine has; it is asked once. Raises InfraFault that names everything missing for a job on the devices `gpus`.
 
-    `versions` are packages that must be there, exactly.
+    `versions` are packages that must be there, exactly. GPUs that a program has just left are given `gpu_s` to be free.
     """
-    known = _KNOWN.get(machine) or await facts(machine, program)
+    known = _KNOWN.get(machine) or await facts(machine, program, gpus=gpus, gpu_s=gpu_s)
     forget(machine)
     if problems := list(_missing(known, gpus, program, versions)):
         raise InfraFault(f"{machine.id} cannot run full-scale jobs: {'; '.join(problems)}")
@@ -103,10 +107,11 @@ def forget(machine: Machine) -> None:
     _KNOWN.pop(machine, None)
 
 
-async def facts(machine: Machine, program: str = "rl") -> Facts:
+async def facts(machine: Machine, program: str = "rl", *, gpus: str = "", gpu_s: float = GPU_S) -> Facts:
     """Ask the machine. Raises MachineLost when it gives no sensible answer."""
     try:
-        told = await machine.run([*await installed(machine), "facts", program], timeout_s=PATIENCE_S)
+        command = [*await installed(machine), "facts", program, gpus, str(FREE_MIB), str(gpu_s)]
+        told = await machine.run(command, timeout_s=PATIENCE_S + gpu_s)
         if told.returncode != 0:
             raise MachineLost(f"{machine.id} cannot run the runner: {told.stderr.strip()[-500:]}")
         return serialize.loads(told.stdout, Facts)

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ PACKAGES = ("prime-rl", "verifiers", "vllm", "torch", "transformers")
 IMAGE_FILES = ("/etc/nested-rl-image", "/app/.image")
 """Whoever starts a machine writes the digest of its image here; the image itself cannot know it."""
 _PATIENCE_S = 60.0
+_PAUSE_S = 0.5
 _VERSIONS = """
 import importlib.metadata as metadata, json, sys
 found = {}
@@ -30,10 +32,11 @@ print(json.dumps(found))
 """
 
 
-def facts(name: str) -> dict[str, Any]:
-    """Of the machine and of the environment that the program `name` is installed in."""
+def facts(name: str, ids: str, free_mib: int, patience_s: float) -> dict[str, Any]:
+    """Of the machine, and of the environment that the program `name` is installed in. The GPUs `ids` may take a while to be free."""
     found = program.find(name)
     try:
+        gpus.freed(ids, free_mib, patience_s, pause=lambda: time.sleep(_PAUSE_S))
         cards, driver = gpus.query(), ""
     except gpus.DriverLost as lost:
         cards, driver = [], str(lost)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _FIELDS = "index,name,memory.total,memory.used,ecc.errors.uncorrected.volatile.total,driver_version"
@@ -56,6 +57,19 @@ def named(gpus: Sequence[Gpu], ids: str) -> list[Gpu]:
     """Those that CUDA_VISIBLE_DEVICES means with `ids`; one card may be named twice."""
     wanted = {part.strip() for part in ids.split(",")}
     return [gpu for gpu in gpus if str(gpu.index) in wanted]
+
+
+def freed(ids: str, free_mib: int, patience_s: float, *, pause: Callable[[], object]) -> list[Gpu]:
+    """Those named, when their memory has been given back: after the end of a program that takes moments, or never comes.
+
+    Raises DriverLost.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        mine = named(query(), ids)
+        if all(gpu.used_mib <= free_mib for gpu in mine) or time.monotonic() >= deadline_s:
+            return mine
+        pause()
 
 
 def _gpu(line: str) -> Gpu:

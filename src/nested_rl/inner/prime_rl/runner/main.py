@@ -33,9 +33,9 @@ ABORTED_EMPTY = re.compile("consecutive (empty train batches|zero-output batch e
 
 
 def begin() -> None:
-    """`facts NAME` prints what there is; without arguments one job is run."""
+    """`facts NAME GPUS FREE_MIB PATIENCE_S` prints what there is; without arguments one job is run."""
     if sys.argv[1:2] == ["facts"]:
-        print(json.dumps(facts.facts(sys.argv[2])))  # noqa: T201  the answer
+        print(json.dumps(facts.facts(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))))  # noqa: T201  the answer
     elif sys.argv[1:2] == ["keep"]:
         main()
     else:
@@ -125,7 +125,7 @@ def _weights(run: Run, kind: str) -> dict[str, Any]:
 def _gpus(run: Run) -> list[gpus.Gpu]:
     """Those the job will use, free. Whatever holds their memory now is not this job."""
     try:
-        mine = gpus.named(gpus.query(), run.gpus)
+        mine = _freed(run)
     except DriverLost as lost:
         raise Ours(str(lost)) from None
     for gpu in mine:
@@ -149,14 +149,8 @@ def _aftermath(run: Run, before: list[gpus.Gpu]) -> dict[str, Any]:
 
 
 def _freed(run: Run) -> list[gpus.Gpu]:
-    """The GPUs as they are when their memory has been given back: that takes moments, or never comes."""
-    deadline_s = time.monotonic() + run.limits.gpu_s
-    while True:
-        mine = gpus.named(gpus.query(), run.gpus)
-        held = any(gpu.used_mib > run.limits.gpu_free_mib for gpu in mine)
-        if not held or time.monotonic() > deadline_s or run.wire.stopped:
-            return mine
-        run.wire.wait(run.limits.poll_s)
+    limits = run.limits
+    return gpus.freed(run.gpus, limits.gpu_free_mib, limits.gpu_s, pause=lambda: run.wire.wait(limits.poll_s))
 
 
 def _gate(run: Run) -> Stop | None:
