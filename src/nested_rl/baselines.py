@@ -20,6 +20,7 @@ from nested_rl.types import EvalSet, EvalSplit, JobSpec, Need, Score, Task
 
 N_ITEMS = 256
 TRIES = 3
+ANY = Need()
 SPLITS: tuple[EvalSplit, ...] = ("hidden", "dev")
 
 
@@ -37,13 +38,14 @@ class Baselines:
         bases: Sequence[str],
         scorer: Scorer,
         compute: ComputeBackend,
+        need: Need = ANY,
         n: int = N_ITEMS,
     ) -> None:
         self._run = run
         self._families = {f.name: f for f in families}
         self._bases = bases
         self._scorer = scorer
-        self._compute = compute
+        self._compute, self._need = compute, need
         self._n = n
         self._salt = run.salt
         self._known = run.baselines()
@@ -125,7 +127,7 @@ class Baselines:
         faults = 0
         while missing:
             try:
-                async with self._compute.machine(Need()) as machine:
+                async with self._compute.machine(self._need) as machine:
                     while missing:
                         split, base = missing[0]
                         seed = derived("baseline", base, split)

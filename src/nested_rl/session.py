@@ -26,7 +26,7 @@ from nested_rl.interfaces import (
 from nested_rl.meter import Meter
 from nested_rl.rewards import UpliftReward
 from nested_rl.rundir import RunDir
-from nested_rl.types import JSON, Budget
+from nested_rl.types import JSON, Budget, Need
 from nested_rl.worker import Workers
 
 Watcher = Callable[[str, Mapping[str, JSON]], None]
@@ -113,7 +113,8 @@ async def opened(
         admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
         waive=meter.release,
     )
-    baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute)
+    need = getattr(inner, "scoring_need", Need())
+    baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute, need=need)
     recorder = _recorder(run, meter, clock, alarms, watch)
     workers = Workers(
         queue=queue,

@@ -333,3 +333,35 @@ async def test_this_computers_gpus_are_on_offer_when_one_machine_has_them(tmp_pa
     assert (offer.gpus, offer.gpu_memory_gib) == (2, 24.0)
     (offer,) = LocalCompute(max_machines=2).offers()
     assert offer.gpus == 0
+
+
+async def test_untrained_bases_are_scored_on_a_machine_with_a_gpu(tmp_path):
+    from contextlib import asynccontextmanager
+
+    from nested_rl import tasks
+    from nested_rl.baselines import Baselines
+    from nested_rl.inner.prime_rl import PrimeRLTrainer
+    from nested_rl.rundir import RunDir
+    from nested_rl.types import Need, Score
+
+    asked = []
+
+    class Compute:
+        @asynccontextmanager
+        async def machine(self, need):
+            asked.append(need)
+            yield None
+
+    class Scorer:
+        async def score(self, base, items, machine, *, seed=0):
+            return Score.of([0.0, 1.0])
+
+    (family,) = tasks.load("calc_chain", scale="full")
+    trainer = PrimeRLTrainer()
+    run = RunDir.create(tmp_path / "run", {"steps": 1})
+    measured = Baselines(
+        run, [family], bases=trainer.bases, scorer=Scorer(), compute=Compute(), need=trainer.scoring_need, n=2
+    )
+    await measured.of(next(family.tasks()))
+    run.close()
+    assert asked == [Need(gpus=1)]

@@ -122,6 +122,11 @@ class PrimeRLTrainer(InnerTrainer):
         whole = job.whole(shapes, self._machines) if self._machines else None
         return guide.full(self.surface, native=self._probes_tasksets(), whole=whole)
 
+    @property
+    def scoring_need(self) -> Need:
+        """What an untrained base is scored on: any machine with a GPU."""
+        return Need(gpus=1)
+
     def need(self, draft: Draft) -> Need:
         """One GPU for trainer and server together, or two smaller ones where only such machines fit."""
         config, problems = parse(draft.files, self.surface)
