@@ -47,7 +47,7 @@ class FakePod:
     ssh: tuple[str, int] | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    dying: bool = False
+    data_center: str = "EU-RO-1"
     log: dict[str, list[str]] = attrs.field(factory=lambda: {"container": [], "system": []})
 
     @property
@@ -63,7 +63,7 @@ class FakePod:
             "actions": ["terminate"],
             "gpu": {"id": self.body["gpu"]["id"], "count": self.body["gpu"].get("count", 1)},
             "cloud": self.body.get("cloud", "SECURE"),
-            "dataCenterId": "EU-RO-1",
+            "dataCenterId": self.data_center,
             "ssh": {"direct": {"host": self.ssh[0], "port": self.ssh[1], "username": "root"} if self.ssh else None},
             "cost": self.usd_per_hour,
             "runtime": {"uptime": now - (self.started_at or now)} if running else None,

@@ -1,0 +1,230 @@
+"""Every pod the pool has ever meant to rent, and in which state it is: in the journal first, then so.
+
+INTENT → CREATING → BOOTING → PREFLIGHT → READY ⇄ BUSY → DRAINING → TERMINATING → GONE, and LOST for what went by itself
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from attrs import define, field
+
+from nested_rl import redact, serialize
+from nested_rl.clock import Clock
+from nested_rl.compute.pool_name import PodName
+from nested_rl.compute.provider import Candidate, Pod
+from nested_rl.errors import RunDirError, SettingsError
+from nested_rl.interfaces import Machine
+from nested_rl.rundir import Log
+from nested_rl.types import JSON
+
+log = redact.logger(__name__)
+
+
+class State(StrEnum):
+    """Where in its life a pod is."""
+
+    INTENT = "intent"
+    CREATING = "creating"
+    BOOTING = "booting"
+    PREFLIGHT = "preflight"
+    READY = "ready"
+    BUSY = "busy"
+    DRAINING = "draining"
+    LOST = "lost"
+    TERMINATING = "terminating"
+    GONE = "gone"
+
+
+_UP: Final = frozenset({State.DRAINING, State.LOST, State.TERMINATING, State.BOOTING})
+"""Whatever is up may be let go, get lost, or be taken over by the next controller, which starts with BOOTING."""
+NEXT: Final[Mapping[State, frozenset[State]]] = {
+    State.INTENT: frozenset({State.CREATING, State.GONE}),
+    State.CREATING: frozenset({State.BOOTING, State.TERMINATING, State.GONE}),
+    State.BOOTING: _UP | {State.PREFLIGHT},
+    State.PREFLIGHT: _UP | {State.READY},
+    State.READY: _UP | {State.BUSY},
+    State.BUSY: _UP | {State.READY},
+    State.DRAINING: frozenset({State.TERMINATING, State.LOST}),
+    State.LOST: frozenset({State.TERMINATING, State.GONE}),
+    State.TERMINATING: frozenset({State.TERMINATING, State.GONE}),
+    State.GONE: frozenset({State.TERMINATING}),  # the provider shows it after all
+}
+COMING: Final = frozenset({State.INTENT, State.CREATING, State.BOOTING, State.PREFLIGHT})
+
+
+class PodMachine(Protocol):
+    """What the pool asks of the connection to a pod, beside that it is a Machine."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether its line was up when last heard of."""
+
+    async def end_lease(self) -> bool:
+        """Leave only what is warm. False when it cannot be used again as it is."""
+
+    async def recycle(self) -> None:
+        """End everything that runs there, also what is warm."""
+
+    async def close(self) -> None:
+        """Let go; whoever still uses it gets MachineLost."""
+
+
+@define(eq=False, kw_only=True)
+class Rented:
+    """One pod of ours. `gone` is what the provider has confirmed; `lost` that it went without being asked."""
+
+    name: PodName
+    candidate: Candidate
+    state: State = State.INTENT
+    since_s: float = 0.0
+    born_s: float = 0.0
+    id: str = ""
+    usd_per_hour: float = 0.0
+    seen: Pod | None = None
+    machine: Machine | None = None
+    line: PodMachine | None = None
+    jobs: int = 0
+    paid_to_s: float = 0.0
+    restarts: int = 0
+    lost: bool = False
+    gone: bool = False
+    called_off: bool = False
+    begun: bool = False
+    why: str = ""
+    lines: list[Mapping[str, JSON]] = field(factory=list)
+    settled: dict[str, float] = field(factory=dict)
+    leave: asyncio.Event = field(factory=asyncio.Event)
+    life: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may cost money."""
+        return self.state is not State.GONE
+
+    def retire(self, why: str) -> None:
+        """It is let go as soon as its life looks."""
+        self.why = self.why or why
+        self.leave.set()
+
+
+class Lines(Protocol):
+    """Where the journal's lines go: `rundir.Log`, or a list in tests."""
+
+    def append(self, row: Mapping[str, JSON], *, sync: bool = False) -> None:
+        """Durable before it returns."""
+
+    def rows(self) -> Iterable[Mapping[str, JSON]]:
+        """All lines so far."""
+
+
+class Roster:
+    """The pods of one run by name. `move` is the only way to change a state."""
+
+    def __init__(self, lines: Lines, *, clock: Clock) -> None:
+        self.pods: dict[str, Rented] = {}
+        self._lines, self._clock = lines, clock
+        self._epoch_s = clock.now() - clock.monotonic()
+        rows = list(lines.rows())
+        self._not_before = max((float(row["t"]) for row in rows), default=0.0)
+        for row in rows:
+            self._again(row)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch that never run backwards, also from one controller to the next."""
+        return max(self._epoch_s + self._clock.monotonic(), self._not_before)
+
+    def lines(self) -> list[Mapping[str, JSON]]:
+        """The journal, pod by pod, for whoever reckons with it."""
+        return [line for pod in self.pods.values() for line in pod.lines]
+
+    def alive(self) -> list[Rented]:
+        """Every pod that may cost money."""
+        return [pod for pod in self.pods.values() if pod.alive]
+
+    def intend(self, name: PodName, candidate: Candidate, *, usd_per_hour: float) -> Rented:
+        """A new pod, on paper only."""
+        now_s = self._clock.monotonic()
+        pod = Rented(name=name, candidate=candidate, usd_per_hour=usd_per_hour, since_s=now_s, born_s=now_s)
+        pod.paid_to_s = now_s
+        told = {"candidate": serialize.to_json(candidate), "usd_per_hour": usd_per_hour}
+        self._write(pod, self._line(pod, State.INTENT, told))
+        self.pods[str(name)] = pod
+        return pod
+
+    def move(self, pod: Rented, state: State, *, must: bool = True, **fields: JSON) -> None:
+        """Into the journal, then into `state`. With `must=False` a journal that cannot be written stops nothing: for ways out."""
+        if state not in NEXT[pod.state]:
+            raise RuntimeError(f"{pod.name}: {pod.state} does not become {state}")
+        line = self._line(pod, state, fields)
+        try:
+            self._write(pod, line)
+        except RunDirError as error:
+            if must:
+                raise
+            log.error("%s becomes %s, which the journal cannot tell: %s", pod.name, state, error)  # noqa: TRY400
+            pod.lines.append(line)
+        pod.state, pod.since_s = state, self._clock.monotonic()
+
+    def known(self, pod: Rented, made: Pod) -> None:
+        """What the provider says of it: its id, and what it costs now."""
+        pod.id, pod.seen = made.id, made
+        pod.usd_per_hour = made.usd_per_hour or pod.usd_per_hour
+
+    def dearer(self, pod: Rented, usd_per_hour: float) -> None:
+        """It costs something else from now on."""
+        self._write(pod, self._line(pod, pod.state, {"usd_per_hour": usd_per_hour}))
+        pod.usd_per_hour = usd_per_hour
+
+    def _line(self, pod: Rented, state: State, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        told = {name: value for name, value in fields.items() if value not in (None, "")}
+        return {"t": self.now, "pod": str(pod.name), "state": str(state), **told}
+
+    def _write(self, pod: Rented, line: Mapping[str, JSON]) -> None:
+        self._lines.append(line, sync=True)
+        pod.lines.append(line)
+
+    def _again(self, row: Mapping[str, JSON]) -> None:
+        """One line of an earlier controller."""
+        name = PodName.read(str(row["pod"]))
+        if name is None:
+            raise RunDirError(f"the pool's journal names {row['pod']!r}, which is no pod of ours")
+        if str(name) not in self.pods:
+            candidate = serialize.from_json(row["candidate"], Candidate)
+            self.pods[str(name)] = Rented(name=name, candidate=candidate)
+        pod = self.pods[str(name)]
+        pod.lines.append(row)
+        pod.state = State(row["state"])
+        pod.id = str(row.get("id", pod.id))
+        pod.usd_per_hour = float(row.get("usd_per_hour", pod.usd_per_hour))
+        pod.since_s = float(row["t"]) - self._epoch_s
+        if pod.state is State.INTENT:
+            pod.born_s = pod.paid_to_s = pod.since_s
+
+
+class Journal(Log):
+    """The pool's journal in a file, which one controller at a time may have."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise SettingsError(f"{path}: another controller has these pods; stop it first") from None
+
+    def release(self) -> None:
+        """Close it, and let another controller have the pods."""
+        self.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

@@ -1,0 +1,171 @@
+"""A controller that is killed, and the next one: every pod is taken over or ended, and none is made twice or forgotten."""
+
+import asyncio
+
+import pytest
+from pool_play import A40, A5000, START, Fleet, Killed, Lines, Mortal, settled
+
+from nested_rl.compute.pool_roster import Journal, Roster, State
+from nested_rl.compute.pool_terms import Terms
+from nested_rl.errors import RunDirError, SettingsError
+
+
+async def _until_killed(fleet, lines, *, jobs=2, in_create=False):
+    """A controller with some jobs, up to its death by its journal's last line."""
+    pool = fleet.pool(A5000, A40, lines=lines, provider=Mortal(fleet, lines, in_create=in_create), max_machines=2)
+    work = [asyncio.ensure_future(fleet.job(pool, f"j{n}", 100)) for n in range(jobs)]
+    while not lines.dead:
+        await fleet.clock.sleep(1)
+        if all(task.done() for task in work):
+            pool.drain()
+    await fleet.killed(pool, *work)
+
+
+@pytest.mark.parametrize("last", range(1, 19))
+async def test_killed_after_any_line_the_next_controller_clears_up(last):
+    fleet, lines = Fleet(), Lines(last=last)
+
+    async def story():
+        await _until_killed(fleet, lines)
+        await fleet.clock.sleep(200)
+        again = Lines(lines)
+        pool = fleet.pool(A5000, A40, lines=again, provider=Mortal(fleet, again), max_machines=2)
+        await asyncio.gather(*(fleet.job(pool, f"j{n}", 100) for n in range(2)))
+        await pool.close()
+        return pool
+
+    pool = await fleet.clock.run(story())
+    # What ended while no controller looked is paid, in the meter, until one did.
+    settled(fleet, pool, most=2, slack_usd=2 * 200 / 3600 * 0.44)
+
+
+async def test_killed_between_request_and_answer_the_pod_is_found_and_used():
+    fleet, lines = Fleet(), Lines()
+
+    async def story():
+        await _until_killed(fleet, lines, jobs=1, in_create=True)
+        assert [line["state"] for line in lines] == ["intent", "creating"]
+        again = Lines(lines)
+        pool = fleet.pool(A5000, A40, lines=again, provider=Mortal(fleet, again), max_machines=2)
+        pods = await fleet.job(pool, "j0", 100)
+        await pool.close()
+        return pool, pods
+
+    pool, pods = await fleet.clock.run(story())
+    assert pods == ["pod1"]
+    settled(fleet, pool, most=1)
+
+
+async def test_what_ended_meanwhile_is_only_noted():
+    fleet, lines = Fleet(), Lines(last=6)
+
+    async def story():
+        await _until_killed(fleet, lines, jobs=1)
+        fleet.fake.lose(fleet.fake.pods["pod1"])
+        pool = fleet.pool(A5000, A40, lines=(again := Lines(lines)), provider=Mortal(fleet, again))
+        await pool.start()
+        await fleet.clock.sleep(20)
+        assert pool.roster.alive() == []
+        await pool.close()
+        assert [line["state"] for line in again][-2:] == ["lost", "gone"]
+
+    await fleet.clock.run(story())
+
+
+async def test_a_pod_past_its_deadline_is_ended():
+    fleet, lines = Fleet(), Lines(last=6)
+
+    async def story():
+        await _until_killed(fleet, lines, jobs=1)
+        await fleet.clock.sleep(Terms().ttl_s)
+        pool = fleet.pool(A5000, A40, lines=(again := Lines(lines)), provider=Mortal(fleet, again))
+        await pool.start()
+        await fleet.clock.sleep(20)
+        assert fleet.fake.alive() == []
+        await pool.close()
+
+    await fleet.clock.run(story())
+
+
+async def test_closing_is_enough_to_end_what_another_has_left():
+    fleet, lines = Fleet(), Lines(last=6)
+
+    async def story():
+        await _until_killed(fleet, lines)
+        pool = fleet.pool(A5000, A40, lines=(again := Lines(lines)), provider=Mortal(fleet, again))
+        await pool.close()
+        assert fleet.fake.alive() == []
+
+    await fleet.clock.run(story())
+
+
+def test_one_controller_at_a_time_has_the_journal(tmp_path):
+    first = Journal(tmp_path / "pods.jsonl")
+    with pytest.raises(SettingsError, match="another controller"):
+        Journal(tmp_path / "pods.jsonl")
+    first.release()
+    Journal(tmp_path / "pods.jsonl").release()
+
+
+async def test_a_real_journal_says_the_same_when_it_is_read_again(tmp_path):
+    fleet = Fleet()
+    journal = Journal(tmp_path / "pods.jsonl")
+    pool = fleet.pool(A5000, lines=journal)
+
+    async def story():
+        await fleet.job(pool, "one", 100)
+        await pool.close()
+
+    await fleet.clock.run(story())
+    again = Roster(journal, clock=fleet.clock)
+    assert [pod.state for pod in again.pods.values()] == [State.GONE]
+    assert again.lines() == pool.roster.lines()
+    journal.release()
+
+
+async def test_a_journal_that_cannot_be_written_makes_no_pod_and_ends_those_there_are(caplog):
+    fleet, lines = Fleet(), Lines()
+    pool = fleet.pool(A5000, lines=lines)
+
+    def full(row, *, sync):
+        raise RunDirError("pods.jsonl: No space left on device")
+
+    async def story():
+        job = asyncio.ensure_future(fleet.job(pool, "one", 100))
+        await fleet.clock.sleep(60)
+        lines.append = full
+        with pytest.raises(RunDirError):
+            await job
+        with pytest.raises(RunDirError):
+            await fleet.job(pool, "two", 100)
+        await pool.close()
+
+    await fleet.clock.run(story())
+    assert fleet.fake.alive() == []
+    assert "which the journal cannot tell" in caplog.text
+
+
+def test_states_change_as_they_may_and_in_no_other_way():
+    fleet = Fleet()
+    roster = Roster(Lines(), clock=fleet.clock)
+    pool = fleet.pool()
+    pod = pool.roster.intend(_name(), A40, usd_per_hour=0.4)
+    with pytest.raises(RuntimeError, match="intent does not become busy"):
+        roster.move(pod, State.BUSY)
+
+
+def test_a_journal_of_something_else_is_refused():
+    with pytest.raises(RunDirError, match="no pod of ours"):
+        Roster(Lines([{"t": START, "pod": "web-server", "state": "intent"}]), clock=Fleet().clock)
+
+
+def test_dead_controllers_write_nothing():
+    lines = Lines(last=1)
+    with pytest.raises(Killed):
+        lines.append({}, sync=True)
+
+
+def _name():
+    from nested_rl.compute.pool_name import PodName
+
+    return PodName(run="abcd1234", slot=0, nonce="aaaaaa", deadline=1)
