@@ -190,15 +190,12 @@ def _cost(digest: Digest) -> list[Picture]:
     times = [
         Series(name=name, x=x, y=digest.column(key)) for name, key in keys if any(key in row for row in digest.rows)
     ]
-    pictures = [
-        Picture(
-            title="Seconds a step",
-            caption="Jobs run side by side, so their sum may exceed the step.",
-            chart=charts.lines(
-                "seconds", times, alt=f"Seconds a step {_from_to(times[0].y)}.", y_max=None, x_max=digest.steps_asked
-            ),
-        )
-    ]
+    pictures = []
+    if times:
+        alt = f"Seconds a step {_from_to(times[0].y)}."
+        chart = charts.lines("seconds", times, alt=alt, y_max=None, x_max=digest.steps_asked)
+        caption = "Jobs run side by side, so their sum may exceed the step."
+        pictures.append(Picture(title="Seconds a step", caption=caption, chart=chart))
     if digest.usd > 0:
         total, spent = 0.0, []
         for usd in digest.column("usd"):
