@@ -183,7 +183,8 @@ async def _follow(
 async def runs(connection: asyncssh.SSHClientConnection, base: str) -> bool:
     """Whether the host program that was started earlier is still there."""
     done = await connection.run(f"test -S {shlex.quote(base)}/socket", check=False)
-    return done.exit_status == 0
+    status: int | None = done.exit_status
+    return status == 0
 
 
 def library() -> Any:
