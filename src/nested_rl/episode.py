@@ -20,6 +20,7 @@ from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, RunDirE
 from nested_rl.interfaces import AgentHarness, Desk, InnerTrainer, JobQueue, Policy, RewardFn
 from nested_rl.jobs.folder import digest
 from nested_rl.types import (
+    Conversation,
     Draft,
     Episode,
     Feedback,
@@ -33,6 +34,7 @@ from nested_rl.types import (
     Submitted,
     Task,
     Transcript,
+    Turn,
     Validation,
 )
 from nested_rl.waiting import within
@@ -76,8 +78,34 @@ class Parts:
     """Accepted drafts by digest and family. A probe's verdict is a function of the bytes, so it is asked once."""
     admit: Callable[[str, float], None] = lambda key, usd: None  # noqa: ARG005
     """Reserves the worst case of a job before it is queued; raises BudgetExceeded."""
+    charge: Callable[[Place, float], None] = lambda place, usd: None  # noqa: ARG005
+    """Is told what the agent's turns cost, however its episode ends."""
     waive: Callable[[str], None] = lambda key: None  # noqa: ARG005
     """Gives the reservation back, for a job that an earlier process has had done already."""
+
+
+class Metered(Policy):
+    """A policy whose turns are counted in dollars, also those that a failed episode has no transcript of."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.version, self.context_tokens = policy.version, policy.context_tokens
+        self.usd = 0.0
+
+    async def sample(
+        self,
+        conversation: Conversation,
+        *,
+        tools: Sequence[Mapping[str, object]],
+        max_tokens: int,
+        seed: int | None = None,
+    ) -> Turn:
+        turn = await self._policy.sample(conversation, tools=tools, max_tokens=max_tokens, seed=seed)
+        self.usd += turn.usage.usd
+        return turn
+
+    def __getattr__(self, name: str) -> object:  # what a harness of one's own knows its policy by
+        return getattr(self._policy, name)
 
 
 class EpisodeDesk(Desk):
@@ -236,9 +264,10 @@ async def run_episode(
     """
     desk = EpisodeDesk(task, place, parts, dev=dev)
     start_s = parts.clock.monotonic()
+    metered = Metered(policy)
     fault = ""
     try:
-        work = parts.harness.run(task, policy, desk, seed=derived(place.seed, "agent"))
+        work = parts.harness.run(task, metered, desk, seed=derived(place.seed, "agent"))
         transcript = await within(parts.clock, deadline_s, work, excused_s=lambda: desk.waited_s)
     except (RewardError, BudgetExceeded, RunDirError, SupervisionError):
         raise
@@ -252,6 +281,8 @@ async def run_episode(
         transcript = Transcript(conversation=(), end="infra")
     finally:
         leave()
+        if metered.usd:
+            parts.charge(place, metered.usd)
     agent_s = parts.clock.monotonic() - start_s - desk.waited_s
     jobs = await desk.submitted() if not fault else ()
     chosen = next((job for job in jobs if job.chosen), None)
@@ -273,7 +304,7 @@ async def run_episode(
         jobs=jobs,
         job_key=chosen.key if chosen else next((a.job.key for a in desk.accepted), ""),
         agent_s=agent_s,
-        agent_usd=sum(t.usage.usd for t in transcript.turns),
+        agent_usd=metered.usd,
     )
     return Told(episode=episode, files=desk.files)
 

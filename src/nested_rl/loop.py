@@ -190,9 +190,6 @@ class Loop:
                 deadline_s=self.schedule.deadline_s,
                 leave=leave,
             )
-            if told.episode.agent_usd:  # an episode that is sampled once more after a crash is paid for once more
-                row = f"agent-{index}-{number}@{self.clock.now():.3f}"
-                self.meter.settle(row, told.episode.agent_usd, kind="agent", group=index, member=number)
             self.run_dir.write_episode(told.episode, files=told.files)
             self._look_at(told.episode)
             return told.episode

@@ -12,7 +12,7 @@ from nested_rl import arrears
 from nested_rl.alarms import AlarmRules, Alarms
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock, SystemClock
-from nested_rl.episode import Parts
+from nested_rl.episode import Parts, Place
 from nested_rl.interfaces import (
     AgentHarness,
     ComputeBackend,
@@ -112,6 +112,7 @@ async def opened(
         max_jobs=getattr(chosen.harness, "max_jobs", 1),
         admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
         waive=meter.release,
+        charge=functools.partial(_charge, meter, clock),
     )
     need = getattr(inner, "scoring_need", Need())
     baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute, need=need)
@@ -161,6 +162,12 @@ def _recorder(run: RunDir, meter: Meter, clock: Clock, alarms: Alarms, watch: Wa
         alarms.on_event(event, fields)
 
     return on_event
+
+
+def _charge(meter: Meter, clock: Clock, place: Place, usd: float) -> None:
+    """An agent's turns, a row an episode; one that is sampled once more after a crash is paid for once more."""
+    row = f"agent-{place.seed:x}@{clock.now():.3f}"
+    meter.settle(row, usd, kind="agent", group=place.group, member=place.member)
 
 
 def _pay(meter: Meter, row: Mapping[str, JSON]) -> None:

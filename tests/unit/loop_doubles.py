@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from nested_rl.loop import Loop, Schedule
 from nested_rl.meter import Meter
 from nested_rl.queues.memory import MemoryQueue
 from nested_rl.rundir import RunDir
+from nested_rl.session import _charge
 from nested_rl.types import (
     Budget,
     EvalSet,
@@ -29,6 +31,7 @@ from nested_rl.types import (
     Transcript,
     Turn,
     UpdateReport,
+    Usage,
     Validation,
 )
 
@@ -52,13 +55,15 @@ class Family:
 
 class Policy:
     context_tokens = 100
+    usd = 0.0
 
     def __init__(self, version: int) -> None:
         self.version = version
 
     async def sample(self, conversation, *, tools, max_tokens, seed=None):
         message = Message(role="assistant", tool_calls=(ToolCall(name="submit_job"),))
-        return Turn(message=message, ids=(1,), prompt_ids=(0,), logprobs=(-0.1,), version=self.version)
+        usage = Usage(usd=self.usd)
+        return Turn(message=message, ids=(1,), prompt_ids=(0,), logprobs=(-0.1,), version=self.version, usage=usage)
 
 
 class Trainer:
@@ -149,6 +154,7 @@ class Rig:
         self.run = RunDir.create(self.path, {"steps": self.schedule.steps}, may_change=("steps",))
         self.trainer = Trainer(self.path / "checkpoints")
         self.scorer = Scorer()
+        meter = Meter(Budget(), clock=self.clock, write=self.run.costs_log.append)
         parts = Parts(
             harness=Harness(self.fail),
             inner=Inner(),
@@ -156,6 +162,7 @@ class Rig:
             reward=self.reward,
             clock=self.clock,
             job_seeds=2,
+            charge=functools.partial(_charge, meter, self.clock),
         )
         baselines = Baselines(self.run, self.families, bases=Inner.bases, scorer=self.scorer, compute=Compute(), n=4)
         self.failed = asyncio.get_running_loop().create_future()
@@ -165,7 +172,7 @@ class Rig:
             trainer=self.trainer,
             parts=parts,
             baselines=baselines,
-            meter=Meter(Budget(), clock=self.clock, write=self.run.costs_log.append),
+            meter=meter,
             schedule=self.schedule,
             clock=self.clock,
             workers_failed=self.failed,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import loop_doubles
 import pytest
-from attrs import evolve
 from loop_doubles import Rig
 
 from nested_rl.errors import RewardError, SettingsError, SupervisionError
 from nested_rl.loop import Loop, best_version
 from nested_rl.rundir import RunDir
-from nested_rl.types import Turn, Usage
 
 
 def steps_of(path):
@@ -222,20 +221,20 @@ def test_the_loop_can_be_read_in_one_sitting():
     assert len(inspect.getsource(Loop).splitlines()) < 400
 
 
-async def test_what_the_agents_turns_cost_is_in_the_ledger_once(tmp_path):
-    rig = Rig(tmp_path / "r", steps=2, groups_per_step=1)
-    loop = rig.loop()
-    run = loop.parts.harness.run
+async def test_what_the_agents_turns_cost_is_in_the_ledger_once_also_of_masked_episodes(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop_doubles.Policy, "usd", 0.25)
+    failed = []
 
-    async def paid(task, policy, desk, *, seed=0):
-        told = await run(task, policy, desk, seed=seed)
-        turns = tuple(evolve(t, usage=Usage(usd=0.25)) if isinstance(t, Turn) else t for t in told.conversation)
-        return evolve(told, conversation=turns)
+    def fail(task, seed):
+        failed.append(seed)
+        return RuntimeError("the sampler is gone") if len(failed) % 3 == 0 else None
 
-    loop.parts.harness.run = paid
-    await rig.go(loop)
+    rig = Rig(tmp_path / "r", steps=2, groups_per_step=1, fail=fail)
+    await rig.go(rig.loop())
     episodes = list(rig.run.episodes())
     rows = [row for row in rig.run.costs() if row["kind"] == "agent"]
+    assert any(e.masked for e in episodes)
     assert len(rows) == len(episodes) > 0
+    assert {row["usd"] for row in rows} == {0.25}
     assert sum(row["usd"] for row in rows) == pytest.approx(sum(e.agent_usd for e in episodes))
     assert sum(row["usd"] for row in rig.run.metrics()) == pytest.approx(rig.run.metrics()[-1]["usd/total"])
