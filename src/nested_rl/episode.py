@@ -262,10 +262,9 @@ async def run_episode(
     Only cancellation, a used-up budget, a full or broken disk, a dead background task and errors of the reward function come out
     as exceptions.
     """
-    desk = EpisodeDesk(task, place, parts, dev=dev)
+    desk, metered = EpisodeDesk(task, place, parts, dev=dev), Metered(policy)
     start_s = parts.clock.monotonic()
-    metered = Metered(policy)
-    fault = ""
+    fault, transcript = "", Transcript(conversation=(), end="infra")
     try:
         work = parts.harness.run(task, metered, desk, seed=derived(place.seed, "agent"))
         transcript = await within(parts.clock, deadline_s, work, excused_s=lambda: desk.waited_s)
@@ -275,10 +274,8 @@ async def run_episode(
         if (here := asyncio.current_task()) is None or here.cancelling():
             raise
         fault = f"CancelledError: {error or 'something below the agent cancelled itself'}"
-        transcript = Transcript(conversation=(), end="infra")
     except Exception as error:  # noqa: BLE001  third-party policies raise anything; the episode is masked and says why
         fault = redact.text(f"{type(error).__name__}: {error}")
-        transcript = Transcript(conversation=(), end="infra")
     finally:
         leave()
         if metered.usd:

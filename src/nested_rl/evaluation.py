@@ -238,12 +238,7 @@ async def evaluate(
         return told.episode
 
     episodes = await together([one(i) for i in range(len(tasks))])
-    rows = tuple(_row(i, e) for i, e in enumerate(episodes) if not e.masked)
-    if not rows:
-        raise SupervisionError(
-            f"all {len(tasks)} episodes of {name} failed for reasons that are not the agent's; the last: "
-            f"{episodes[-1].outcome.error}"
-        )
+    rows = _rows(episodes, name)
     report = EvalReport(
         policy=label,
         version=policy.version,
@@ -256,6 +251,17 @@ async def evaluate(
     )
     run.write_eval(name, report.to_json())
     return report
+
+
+def _rows(episodes: Sequence[Episode], name: str) -> tuple[EvalRow, ...]:
+    """Of those that count; SupervisionError when none does."""
+    rows = tuple(_row(i, e) for i, e in enumerate(episodes) if not e.masked)
+    if not rows:
+        raise SupervisionError(
+            f"all {len(episodes)} episodes of {name} failed for reasons that are not the agent's; the last: "
+            f"{episodes[-1].outcome.error}"
+        )
+    return rows
 
 
 def _row(index: int, episode: Episode) -> EvalRow:

@@ -62,11 +62,29 @@ class Session:
     alarms: Alarms
 
 
-@contextlib.asynccontextmanager
-async def opened(
-    chosen: Choice, run: RunDir, families: Sequence[TaskFamily], *, job_seeds: int, watch: Watcher, agent: object = None
-) -> AsyncIterator[Session]:
-    """Every part, for as long as the `async with` lasts; let go of however it ends. `agent` is a policy that is not the trainer's."""
+@frozen(kw_only=True)
+class Hired:
+    """The parts that were chosen, or the local ones, told what they have to know of the run."""
+
+    trainer: OuterTrainer
+    harness: AgentHarness
+    inner: InnerTrainer
+    scorer: Scorer
+    compute: ComputeBackend
+    queue: JobQueue
+
+    @property
+    def usd_per_hour(self) -> float:
+        """What a machine costs, for reservations."""
+        return float(getattr(self.compute, "usd_per_hour", 0.0))
+
+    @property
+    def timeout_s(self) -> float:
+        """The longest that a job may take."""
+        return float(getattr(self.inner, "timeout_s", 3600.0))
+
+
+def _hired(chosen: Choice, run: RunDir, families: Sequence[TaskFamily]) -> Hired:
     from nested_rl.compute.local import LocalCompute
     from nested_rl.harness.agent import ToolHarness
     from nested_rl.inner.nano import NanoInnerTrainer
@@ -74,54 +92,48 @@ async def opened(
     from nested_rl.scorers.nano import NanoScorer
     from nested_rl.trainers.nano import NanoTrainer
 
-    clock = chosen.clock
-    trainer = chosen.trainer or NanoTrainer()
-    inner = chosen.inner or NanoInnerTrainer()
-    scorer = chosen.scorer or NanoScorer()
-    compute = chosen.compute or LocalCompute()
-    queue = chosen.queue or SqliteQueue(run.path / "queue.sqlite", clock=clock)
-    for part, what in ((trainer, run.path / "checkpoints"), (scorer, families), (inner, families)):
+    hired = Hired(
+        trainer=chosen.trainer or NanoTrainer(),
+        harness=chosen.harness or ToolHarness(),
+        inner=chosen.inner or NanoInnerTrainer(),
+        scorer=chosen.scorer or NanoScorer(),
+        compute=chosen.compute or LocalCompute(),
+        queue=chosen.queue or SqliteQueue(run.path / "queue.sqlite", clock=chosen.clock),
+    )
+    told = ((hired.trainer, run.path / "checkpoints"), (hired.scorer, families), (hired.inner, families))
+    for part, what in told:
         bind = getattr(part, "bind", None)
         if bind is not None:
             bind(what)
-    if hasattr(inner, "offered"):  # it refuses jobs that none of the machines has room for
-        inner.offered(compute.offers())
-    if hasattr(inner, "keep_in"):
-        inner.keep_in(run.path / "weights")
-    rules = chosen.alarms or AlarmRules()
+    if hasattr(hired.inner, "offered"):  # it refuses jobs that none of the machines has room for
+        hired.inner.offered(hired.compute.offers())
+    if hasattr(hired.inner, "keep_in"):
+        hired.inner.keep_in(run.path / "weights")
+    return hired
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    chosen: Choice, run: RunDir, families: Sequence[TaskFamily], *, job_seeds: int, watch: Watcher, agent: object = None
+) -> AsyncIterator[Session]:
+    """Every part, for as long as the `async with` lasts; let go of however it ends. `agent` is a policy that is not the trainer's."""
+    hired, clock, rules = _hired(chosen, run, families), chosen.clock, chosen.alarms or AlarmRules()
 
     def tell(event: str, fields: Mapping[str, JSON]) -> None:
         run.journal.append({"t": clock.now(), "event": event, **fields})
         watch(event, fields)
 
     alarms = Alarms(rules, tell=tell, budget=chosen.budget)
-    meter = Meter(
-        chosen.budget or Budget(),
-        clock=clock,
-        write=functools.partial(run.costs_log.append, sync=True),
-        rows=run.costs(),
-    )
-    hourly = float(getattr(compute, "usd_per_hour", 0.0))
-    parts = Parts(
-        harness=chosen.harness or ToolHarness(),
-        inner=inner,
-        queue=queue,
-        reward=chosen.reward or UpliftReward(),
-        clock=clock,
-        job_seeds=job_seeds,
-        max_jobs=getattr(chosen.harness, "max_jobs", 1),
-        admit=lambda key, seconds: meter.reserve(key, hourly * seconds / 3600),
-        waive=meter.release,
-        charge=functools.partial(_charge, meter, clock),
-    )
-    need = getattr(inner, "scoring_need", Need())
-    baselines = Baselines(run, families, bases=inner.bases, scorer=scorer, compute=compute, need=need)
+    write = functools.partial(run.costs_log.append, sync=True)
+    meter = Meter(chosen.budget or Budget(), clock=clock, write=write, rows=run.costs())
+    need = getattr(hired.inner, "scoring_need", Need())
+    baselines = Baselines(run, families, bases=hired.inner.bases, scorer=hired.scorer, compute=hired.compute, need=need)
     recorder = _recorder(run, meter, clock, alarms, watch)
     workers = Workers(
-        queue=queue,
-        compute=compute,
-        inner=inner,
-        scorer=scorer,
+        queue=hired.queue,
+        compute=hired.compute,
+        inner=hired.inner,
+        scorer=hired.scorer,
         eval_set=baselines.hidden_set,
         dev_set=baselines.dev_set,
         clock=clock,
@@ -129,23 +141,46 @@ async def opened(
         stop_after_faults=rules.stop_after_faults,
     )
     async with contextlib.AsyncExitStack() as stack:
-        for held in (queue, compute, inner, scorer, trainer):
+        for held in (hired.queue, hired.compute, hired.inner, hired.scorer, hired.trainer):
             close = getattr(held, "close", None)
             if close is not None:
                 stack.push_async_callback(close)
-        require_walls = getattr(inner, "require_walls", None)
-        if require_walls and not (chosen.allow_weak_sandbox or getattr(agent or trainer, "embedded", False)):
+        require_walls = getattr(hired.inner, "require_walls", None)
+        if require_walls and not (chosen.allow_weak_sandbox or getattr(agent or hired.trainer, "embedded", False)):
             await require_walls()
         await arrears.settle(
             run.journal.rows(),
-            queue,
-            usd_per_hour=hourly,
-            timeout_s=float(getattr(inner, "timeout_s", 3600.0)),
+            hired.queue,
+            usd_per_hour=hired.usd_per_hour,
+            timeout_s=hired.timeout_s,
             pay=functools.partial(_pay, meter),
             tell=recorder,
         )
         await stack.enter_async_context(workers)
-        yield Session(trainer=trainer, parts=parts, baselines=baselines, meter=meter, workers=workers, alarms=alarms)
+        yield Session(
+            trainer=hired.trainer,
+            parts=_parts(chosen, hired, meter, job_seeds=job_seeds),
+            baselines=baselines,
+            meter=meter,
+            workers=workers,
+            alarms=alarms,
+        )
+
+
+def _parts(chosen: Choice, hired: Hired, meter: Meter, *, job_seeds: int) -> Parts:
+    """What every episode shares."""
+    return Parts(
+        harness=hired.harness,
+        inner=hired.inner,
+        queue=hired.queue,
+        reward=chosen.reward or UpliftReward(),
+        clock=chosen.clock,
+        job_seeds=job_seeds,
+        max_jobs=getattr(hired.harness, "max_jobs", 1),
+        admit=lambda key, seconds: meter.reserve(key, hired.usd_per_hour * seconds / 3600),
+        waive=meter.release,
+        charge=functools.partial(_charge, meter, chosen.clock),
+    )
 
 
 def _recorder(run: RunDir, meter: Meter, clock: Clock, alarms: Alarms, watch: Watcher) -> Watcher:

@@ -65,14 +65,8 @@ def hidden(family, seed=0):
     return {base: score(rng, value, 256) for base, value in BASELINES[family].items()}
 
 
-def made_episode(rng, *, group, member, family, version, skill, text=None):
-    """One episode of an agent with `skill` in [0, 1]: (episode, files by attempt)."""
-    task = Task(id=f"{family}-k3-v0-s{group}", family=family, difficulty=3, seed=group, brief=f"task {family} k 3")
-    if rng.random() < 0.01:
-        return masked_episode(task, group, member, version), {}
-    baselines = hidden(family)
-    best = max(baselines, key=lambda b: baselines[b].value)
-    base = best if rng.random() < 0.5 + 0.5 * skill else next(b for b in baselines if b != best)
+def made_attempts(rng, family, base, skill, text):
+    """Files and verdicts of up to three submissions."""
     files, validations = {}, []
     for attempt in (1, 2, 3):
         ok = rng.random() < min(0.97, 0.12 + 1.5 * skill)
@@ -86,6 +80,33 @@ def made_episode(rng, *, group, member, family, version, skill, text=None):
         validations.append(Validation(ok=ok, problems=problem, base=base, families=(family,) if ok else ()))
         if ok or rng.random() < 0.3:
             break
+    return files, validations
+
+
+def made_talk(task, version, *, valid):
+    """What was said, in short."""
+    return (
+        Message(role="user", content=task.brief),
+        Turn(
+            message=Message(role="assistant", tool_calls=(ToolCall(name="submit_job"),)),
+            prompt_ids=(1, 2, 3),
+            ids=(4, 5),
+            logprobs=(-0.1, -0.2),
+            version=version,
+        ),
+        Message(role="tool", content="valid" if valid else f"error: {PROBLEMS[0].brief}", name="submit_job"),
+    )
+
+
+def made_episode(rng, *, group, member, family, version, skill, text=None):
+    """One episode of an agent with `skill` in [0, 1]: (episode, files by attempt)."""
+    task = Task(id=f"{family}-k3-v0-s{group}", family=family, difficulty=3, seed=group, brief=f"task {family} k 3")
+    if rng.random() < 0.01:
+        return masked_episode(task, group, member, version), {}
+    baselines = hidden(family)
+    best = max(baselines, key=lambda b: baselines[b].value)
+    base = best if rng.random() < 0.5 + 0.5 * skill else next(b for b in baselines if b != best)
+    files, validations = made_attempts(rng, family, base, skill, text)
     valid = validations[-1].ok
     result, post = None, None
     if valid:
@@ -116,24 +137,15 @@ def made_episode(rng, *, group, member, family, version, skill, text=None):
         "speed": 0.7 * valid,
     }
     weights = {"validation": 0.35, "quality": 0.60, "speed": 0.05}
-    say = (
-        Message(role="user", content=task.brief),
-        Turn(
-            message=Message(role="assistant", tool_calls=(ToolCall(name="submit_job"),)),
-            prompt_ids=(1, 2, 3),
-            ids=(4, 5),
-            logprobs=(-0.1, -0.2),
-            version=version,
-        ),
-        Message(role="tool", content="valid" if valid else f"error: {PROBLEMS[0].brief}", name="submit_job"),
-    )
     episode = Episode(
         group=group,
         member=member,
         task=task,
         version=version,
         transcript=Transcript(
-            conversation=say, end="submitted" if valid else "attempts", asked_baselines=outcome.asked_baselines
+            conversation=made_talk(task, version, valid=valid),
+            end="submitted" if valid else "attempts",
+            asked_baselines=outcome.asked_baselines,
         ),
         outcome=outcome,
         validations=tuple(validations),
