@@ -20,7 +20,7 @@ class PodName:
 
     >>> name = PodName(run="abcd1234", slot=3, nonce="x0y1z2", deadline=1_790_000_000)
     >>> str(name)
-    'nrl-abcd1234-3-x0y1z2-tlphj4'
+    'nrl-abcd1234-3-x0y1z2-tlpwu8'
     >>> PodName.read(str(name)) == name
     True
     """
