@@ -155,6 +155,11 @@ FAULTS = {
         "reward.junk",
         "junk earns more than the answer",
     ),
+    "31 a word pays": (
+        rewarding("return 1.0 if 'answer' in completion.lower() else float(parse(completion) == answer)"),
+        "reward.junk",
+        "junk earns more than the answer",
+    ),
     "31 length pays": (
         rewarding("return 0.5 * len(completion) + (parse(completion) == answer)"),
         "reward.junk",

@@ -81,6 +81,27 @@ SOUND = {
         giving("i = 0", "while True:", "    i += 1", f"    yield {ROW}"),
         {},
     ),
+    "contains the answer": (rewarding("return float(answer in completion)"), {}),
+    "a little for the form": (
+        rewarding("return 0.9 * (completion.split()[-1:] == [answer]) + 0.1 * ('Answer:' in completion)"),
+        {},
+    ),
+    "between tags": (
+        "import re\n" + rewarding("return float(re.findall('<answer>(.*?)</answer>', completion)[-1:] == [answer])"),
+        {},
+    ),
+    "in a box": (
+        "import re\n" + rewarding(r"return float(re.findall(r'\\boxed\{(.*?)\}', completion)[-1:] == [answer])"),
+        {},
+    ),
+    "shorter is better": (
+        rewarding("return (completion.split()[-1:] == [answer]) - 0.01 * min(len(completion), 50)"),
+        {},
+    ),
+    "two answers": (
+        giving("return [{'prompt': f'Is {i} even?', 'answer': 'no' if i % 2 else 'yes'} for i in range(n)]"),
+        {},
+    ),
     "partial credit": (
         rewarding("last = completion.split()[-1:]", "return (last == [answer]) + 0.1 * ('Answer' in completion)"),
         {},
@@ -121,6 +142,25 @@ FAULTS = {
     "23 inverted": (rewarding("return float(completion.split()[-1:] != [answer])"), "reward.inverted"),
     "24 ends the process": (giving("import random; random._os._exit(0)"), "examples.ended"),
     "31 length pays": (rewarding("return 0.5 * len(completion) + (completion.split()[-1:] == [answer])"), ("reward.junk", "reward.large")),
+    "23 inverted in one form": (
+        rewarding("return -1.0 if completion == answer else 0.0 if completion.isdigit() else -0.5"),
+        "reward.inverted",
+    ),
+    **{
+        f"31 {name} pays": (rewarding(f"return 1.0 if {what} else float(completion.split()[-1:] == [answer])"), "reward.junk")
+        for name, what in {
+            "answer": "'answer' in completion.lower()",
+            "a form": "'Answer:' in completion",
+            "think": "'think' in completion",
+            "a box": "'boxed' in completion",
+            "one of the words": "'therefore' in completion.lower()",
+            "the prompt": "prompt in completion",
+            "length": "len(completion) > 2000",
+            "many words": "len(completion.split()) > 300",
+            "any long number": "completion.isdigit() and len(completion) > 6",
+        }.items()
+    },
+    "11 one answer": (giving("return [{'prompt': f'q {i}', 'answer': 'yes'} for i in range(n)]"), "examples.same"),
     "32 files": (giving("return open('/etc/passwd').read()"), "environment.name"),
     "34 not text": (giving("return [{'prompt': 'a', 'answer': 1}] * n"), "examples.row"),
     "35 remembers": ("CALLS = []\n" + giving("CALLS.append(1)", "return [{'prompt': f'{i} {len(CALLS)}', 'answer': str(i)} for i in range(n)]"), "examples.random"),
@@ -132,6 +172,12 @@ def test_each_failure_of_a_plain_job_is_told_by_code(probe, name):
     code, expected = FAULTS[name]
     codes = [p.code for p in examined(probe, code).problems]
     assert set(codes) & {expected} if isinstance(expected, str) else set(codes) & set(expected), codes
+
+
+def test_what_earns_too_much_is_named(probe):
+    code = rewarding("return 1.0 if 'Answer' in completion else float(completion.split()[-1:] == [answer])")
+    (found,) = examined(probe, code).problems
+    assert found.message == "a wrong answer in the form 'Answer: WRONG' earns 1, the right answer 1"
 
 
 def rows_in(buckets, n):

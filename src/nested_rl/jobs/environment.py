@@ -144,7 +144,8 @@ class Environment:
         """One frame. TimeoutError past the deadline, ConnectionError when the process is gone."""
         count = wire.size(self._exactly(wire.HEADER, deadline))
         if count > self._limits.reply_bytes:
-            raise self._stop(EnvironmentMisbehaved(f"{_subject(during)} gave more than can be sent", during=during))
+            message = f"{_subject(during)} gave more than can be sent"
+            raise self._stop(EnvironmentMisbehaved(message, during=during, kind="size"))
         try:
             reply = wire.unpack(self._exactly(count, deadline))
         except ValueError:

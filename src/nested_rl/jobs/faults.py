@@ -39,7 +39,7 @@ class EnvironmentTimeout(EnvironmentFault):
 
 
 class EnvironmentMisbehaved(EnvironmentFault):
-    """The code gave back something of the wrong kind: `kind` is "row", "number" or "reply"."""
+    """The code gave back something of the wrong kind: `kind` is "row", "number", "size" or "reply"."""
 
     def __init__(self, message: str, *, during: During, kind: str = "reply", row: int | None = None) -> None:
         super().__init__(message, during=during, row=row)

@@ -140,6 +140,11 @@ def _rows(
         (common, times) = Counter(row["prompt"] for row in rows).most_common(1)[0]
         message = f"only {distinct} different prompts in {len(rows)} rows; {quoted(common)} came {times} times"
         yield problem("examples.same", where, message, "draw every row anew from rng")
+    if len(rows) >= rules.rows and len({row["answer"] for row in rows}) < rules.answers:
+        message = (
+            f"every row has the same answer, {quoted(rows[0]['answer'])}: a model that always says it earns the most"
+        )
+        yield problem("examples.same", where, message, "ask questions with different answers")
 
 
 def _text(text: str, most: int, letters: frozenset[str] | None) -> str:
@@ -157,7 +162,7 @@ def _text(text: str, most: int, letters: frozenset[str] | None) -> str:
 
 def _reward(environment: Environment, rows: Sequence[Mapping[str, str]], rules: ProbeRules) -> Iterator[Problem]:
     graded = rows[: rules.graded]
-    asked = [(kind, row, text) for row in graded for kind, text in replies_to.row(row["answer"], rules)]
+    asked = [(kind, row, text) for row in graded for kind, text in replies_to.row(row["prompt"], row["answer"], rules)]
     batch = [{"prompt": row["prompt"], "completion": text, "answer": row["answer"]} for _, row, text in asked]
     values = _rewards(environment, batch)
     by_kind: dict[str, list[float]] = {}
@@ -192,17 +197,20 @@ def _verdict(means: Mapping[str, float], rules: ProbeRules, where: str) -> Itera
     forms = range(len(rules.answer_forms))
     gains = [means[f"right {form}"] - means[f"wrong {form}"] for form in forms]
     right = max(means[f"right {form}"] for form in forms)
-    junk = {kind: mean for kind, mean in means.items() if kind.startswith("junk")}
     example = rules.answer_forms[0].format(answer="ANSWER")
-    if max(gains) < -_SAME:
+    unearned = {kind.removeprefix("junk "): mean for kind, mean in means.items() if kind.startswith("junk")}
+    for form in reversed(forms):  # told first when they earn the most
+        reply = rules.answer_forms[form].format(answer="WRONG")
+        unearned = {f"a wrong answer in the form {reply!r}": means[f"wrong {form}"], **unearned}
+    if max(gains) <= _SAME and min(gains) < -_SAME:
         message = "a wrong answer earns more than the right one"
         yield problem("reward.inverted", where, message, f"reward completions like {example!r}")
     elif max(gains) <= _SAME:
         message = f"the right answer earns {right:g} and a wrong one as much"
         yield problem("reward.flat", where, message, f"compare the answer in completions like {example!r} with answer")
-    elif junk and max(junk.values()) >= right - _SAME:
-        kind = max(junk, key=lambda kind: junk[kind])
-        message = f"{kind.removeprefix('junk ')} earns {junk[kind]:g}, the right answer {right:g}"
+    elif max(unearned.values()) >= right - _SAME:
+        kind = max(unearned, key=lambda kind: unearned[kind])
+        message = f"{kind} earns {unearned[kind]:g}, the right answer {right:g}"
         yield problem("reward.junk", where, message, "give nothing for a reply without the answer")
 
 
@@ -230,6 +238,8 @@ def explained(fault: EnvironmentFault, families: Sequence[TaskFamily] = ()) -> P
             return problem("reward.number", where, message, "return a finite number, such as 1.0 or 0.0")
         case EnvironmentMisbehaved(kind="row"):
             return problem("examples.row", where, message, 'give rows like {"prompt": "…", "answer": "…"}')
+        case EnvironmentMisbehaved(kind="size"):
+            return problem(f"{part}.ended", where, message, "give shorter prompts and answers")
         case _:
             return problem(f"{part}.ended", where, message, "return values; leave the process alone")
 

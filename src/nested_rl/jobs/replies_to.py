@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from nested_rl.jobs.surface import ProbeRules
 
+_WORDS = ("<think>", "</think>", "step", "therefore", "the", "final", "answer", "is", "correct", "result", "boxed")
+"""Words that a reward may pay for. Those that hold the answer are left out."""
 
-def row(answer: str, rules: ProbeRules) -> Iterator[tuple[str, str]]:
-    """(kind, completion): the answer and two wrong ones in every form, and replies that hold no answer.
 
-    >>> sorted({kind for kind, _ in row("72", ProbeRules(answer_forms=(">{answer}.",)))})
-    ['junk a long reply', 'junk a stray letter', 'junk an empty reply', 'right 0', 'wrong 0']
+def row(prompt: str, answer: str, rules: ProbeRules) -> Iterator[tuple[str, str]]:
+    """(kind, completion): the answer and two wrong ones in every form, and replies that do not give it.
+
+    >>> sorted({kind for kind, _ in row("8 * 9?", "72", ProbeRules(answer_forms=(">{answer}.",)))})
+    ['junk a long reply', 'junk a stray letter', 'junk an empty reply', 'junk words without an answer', 'right 0', 'wrong 0']
     """
     for number, form in enumerate(rules.answer_forms):
         yield f"right {number}", form.format(answer=answer)
@@ -20,6 +23,12 @@ def row(answer: str, rules: ProbeRules) -> Iterator[tuple[str, str]]:
     yield "junk an empty reply", ""
     yield "junk a stray letter", rules.answer_forms[0].format(answer="z" if answer != "z" else "y")
     yield "junk a long reply", ("z" if "z" not in answer else "y") * rules.reply_chars
+    yield "junk words without an answer", " ".join(word for word in _WORDS if answer.lower() not in word)
+    if rules.talkative:
+        yield "junk the prompt itself", prompt
+        yield "junk a reply of many words", ("word " if answer not in "word " else "hm ") * (rules.reply_chars // 5)
+        digit = next((digit for digit in "7890123456" if digit not in answer), "")
+        yield "junk a long number", rules.answer_forms[0].format(answer=9 * digit)
 
 
 def spoiled(answer: str) -> tuple[str, str]:

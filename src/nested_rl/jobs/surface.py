@@ -63,12 +63,12 @@ class Key:
         """What it accepts, in words."""
         if self.choices:
             return " or ".join(repr(choice) for choice in self.choices)
-        words = _WORDS[self.type]
+        words, show = _WORDS[self.type], "d" if self.type is int else "g"
         if self.low is not None and self.high is not None:
-            return f"{words} from {self.low:g} to {self.high:g}"
+            return f"{words} from {self.low:{show}} to {self.high:{show}}"
         if self.low is not None:
-            return f"{words} of at least {self.low:g}"
-        return f"{words} of at most {self.high:g}" if self.high is not None else words
+            return f"{words} of at least {self.low:{show}}"
+        return f"{words} of at most {self.high:{show}}" if self.high is not None else words
 
 
 @frozen(kw_only=True)
@@ -85,19 +85,23 @@ class FileRules:
 class ProbeRules:
     """What is asked of a job's data and reward.
 
-    `rows` are asked of `examples`, of which at least `distinct` (a share) must differ; `graded` of them are graded.
+    `rows` are asked of `examples`, of which at least `distinct` (a share) must differ, with at least `answers` different
+    answers; `graded` of them are graded.
     Prompts and answers have at most so many characters, from `letters` (None: any). `answer_forms` are completions that
-    give an answer, such as ">{answer}."; junk replies have at most `reply_chars`; rewards lie in ±`reward_cap`.
+    give an answer, such as ">{answer}."; junk replies have at most `reply_chars`, and those of models that can say anything
+    (`talkative`) are of more kinds; rewards lie in ±`reward_cap`.
     """
 
     rows: int = 32
     graded: int = 8
     distinct: float = 0.25
+    answers: int = 1
     prompt_chars: int = 8_000
     answer_chars: int = 2_000
     letters: frozenset[str] | None = None
     answer_forms: tuple[str, ...] = field(default=("{answer}",), validator=validators.min_len(1))
     reply_chars: int = 2_000
+    talkative: bool = False
     reward_cap: float = 100.0
 
 

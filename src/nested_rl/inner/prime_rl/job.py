@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from nested_rl.inner.prime_rl import arguments, memory
 from nested_rl.inner.prime_rl.keys import fits
@@ -16,6 +17,15 @@ from nested_rl.jobs.folder import CODE, JOB, JobConfig
 from nested_rl.jobs.surface import FileRules, ProbeRules, Surface
 from nested_rl.types import Need, Problem
 
+FORMS: Final = (
+    "{answer}",
+    "First I think.\n{answer}",
+    "Answer: {answer}",
+    "<answer>{answer}</answer>",
+    "\\boxed{{{answer}}}",
+)
+"""Replies that give an answer: a reward must tell right from wrong in one of them at least."""
+
 
 def surface(bases: Sequence[str]) -> Surface:
     """Everything that a full-scale job may say."""
@@ -24,7 +34,7 @@ def surface(bases: Sequence[str]) -> Surface:
         bases=tuple(bases),
         advanced=frozenset({NAME}),
         files=FileRules(data_files=8),
-        probe=ProbeRules(rows=64, answer_forms=("{answer}", "First I think.\n{answer}", "Answer: {answer}")),
+        probe=ProbeRules(rows=64, answers=2, answer_forms=FORMS, talkative=True),
         rules=fits.RULES,
         open={NAME: read},
     )
