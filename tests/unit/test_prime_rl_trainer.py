@@ -67,6 +67,15 @@ def tiny(**training):
 # ---------------------------------------------------------------- what an agent reads, and the examples
 
 
+def test_the_guide_tells_the_default_of_each_type_and_the_forms_that_are_tried(prime):
+    text = prime.guide(TASK, brief=False)
+    told = [line.partition(" (")[2] for line in text.splitlines() if "trainer.optim.betas2 =" in line]
+    assert told == ["default 0.999) [adamw]", "default 0.95) [muon]"]
+    assert text.count("trainer.optim.betas1 =") == 1
+    assert "from 0 to 2147483647 (default 42) [difficulty_pool]" in text
+    assert r"'Answer: 72', '<answer>72</answer>', '\boxed{72}'" in text
+
+
 @pytest.mark.parametrize("dialect", [guide.PLAIN, pytest.param(guide.NATIVE, marks=pytest.mark.verifiers)])
 async def test_the_examples_of_the_guide_are_valid(prime, dialect):
     if dialect is guide.NATIVE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from nested_rl.inner.prime_rl.keys.allowed import ARGUMENTS, KINDS, MEANING, OPEN, TABLES
+from nested_rl.inner.prime_rl.keys.allowed import ARGUMENTS, KINDS, MEANING, OPEN, TABLES, Rule
 from nested_rl.jobs.folder import CODE, JOB
 from nested_rl.jobs.surface import Surface
 
@@ -121,6 +121,8 @@ itertools, json and the like). No network, no programs, no files but data/NAME.j
                                       a random.Random. Make many different ones: a batch needs batch_size / group_size.
   reward(prompt, completion, answer)  a finite number, best from 0 to 1. It must be higher for a right completion than for a
                                       wrong one, must not raise for any text, and takes no more than milliseconds.
+A reward is tried before training on right and wrong answers, given as {forms}: it must tell them apart in one of these forms, and
+no wrong answer, repeated prompt or empty, long or wordy reply may earn as much as the best right one.
 Rows whose question belongs to an evaluation are dropped.
 
 {native}Advice. Ask questions as the task asks them, in all its wordings, and say how to end. Let the model reason in a few lines and grade
@@ -171,6 +173,7 @@ def full(allowed: Surface, *, native: bool = True, whole: Sequence[str] | None =
         bases=", ".join(allowed.bases),
         tables="\n".join(_tables(allowed)),
         keys="\n".join(_keys(native=native)),
+        forms=", ".join(repr(form.format(answer="72")).replace("\\\\", "\\") for form in allowed.probe.answer_forms),
         machines=machines,
         or_native=", or a taskset" if native else "",
         native=_NATIVE if native else "",
@@ -196,15 +199,27 @@ def _tables(allowed: Surface) -> Iterator[str]:
 
 
 def _keys(*, native: bool) -> Iterator[str]:
-    for path, rule in OPEN.items():
-        of = [kind for table, kinds in KINDS.items() for kind, keys in kinds.items() if _of(path, table, keys)]
-        only = f" [{', '.join(of)}]" if of else ""
-        default = rule.default if isinstance(rule.default, str) else str(rule.default).lower()
-        value = "" if isinstance(rule.default, tuple) else f" (default {default})"
-        yield f"    {path} = {rule.wants}{value}{only}"
+    for path in OPEN:
+        for rule, kinds in _rules(path):
+            only = f" [{', '.join(kinds)}]" if kinds else ""
+            default = rule.default if isinstance(rule.default, str) else str(rule.default).lower()
+            value = "" if isinstance(rule.default, tuple) else f" (default {default})"
+            yield f"    {path} = {rule.wants}{value}{only}"
     if native:
         yield f"    {ARGUMENTS}.NAME: a field of your own taskset's config class"
 
 
-def _of(path: str, table: str, keys: Mapping[str, object]) -> bool:
-    return path.removeprefix(f"{table}.") in keys
+def _rules(path: str) -> list[tuple[Rule, list[str]]]:
+    """The rules of a key, each with the types whose key it is. Types may give the same key other defaults."""
+    found: list[tuple[Rule, list[str]]] = []
+    for table, kinds in KINDS.items():
+        name = path.removeprefix(f"{table}.")
+        for kind, keys in kinds.items():
+            if name == path or name not in keys:
+                continue
+            same = next((of for rule, of in found if rule == keys[name]), None)
+            if same is None:
+                found.append((keys[name], [kind]))
+            else:
+                same.append(kind)
+    return found or [(OPEN[path], [])]
