@@ -99,6 +99,12 @@ MISTAKES = {
     "endless": ("orchestrator.max_steps = -1", "prime_rl.moved", "[training] steps"),
     "renamed": ("orchestrator.rollouts_per_example = 8", "prime_rl.moved", "[training] group_size"),
     "renamed loss key": ("trainer.loss.mask_ratio_high = 8.0", "prime_rl.moved", "trainer.loss.dppo_mask_high"),
+    "set twice": (
+        '"trainer.optim.weight_decay" = 0.1\ntrainer.optim.weight_decay = 0.2',
+        "prime_rl.twice",
+        "one of them",
+    ),
+    "a type of many": ('weight_broadcast.type = "nccl"', "prime_rl.denied", "leave it out"),
     "wrong type": ('trainer.optim.weight_decay = "0.1"', "prime_rl.value", ""),
     "out of range": ("trainer.optim.betas1 = 1.5", "prime_rl.value", ""),
     "true is no number": ("orchestrator.max_off_policy_steps = true", "prime_rl.value", ""),
@@ -198,6 +204,10 @@ FAULTY = {
             "pools.a = {weight = 1, threshold = 0.5}"
         },
     ),
+    "a gate that rejects everything": (
+        {"prime_rl": "[prime_rl.orchestrator.train.source.curriculum.gates.a]\nreject_min = -1000\nreject_max = 1000"},
+        {"prime_rl": "[prime_rl.orchestrator.train.source.curriculum.gates.a]\nreject_min = -1000\nreject_max = 0.5"},
+    ),
     "an empty gate": (
         {"prime_rl": "[prime_rl.orchestrator.train.source.curriculum.gates.a]\nreject_min = 1.0"},
         {"prime_rl": "[prime_rl.orchestrator.train.source.curriculum.gates.a]\nreject_min = 1.0\nreject_max = 2.0"},
@@ -227,6 +237,24 @@ def test_the_plain_tables_are_checked_too(old, new, code):
     config, problems = parse({"job.toml": text, "environment.py": CODE}, SURFACE)
     assert config is None
     assert problems[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ("[trainer.optim]\nweight_decay = 0.1", "write [prime_rl.trainer.optim]"),
+        ("[trainer.optim]\nlr = 1e-5", "write [prime_rl.trainer.optim]"),
+        (
+            "[orchestrator]\nmax_off_policy_steps = 1\ntrain.filter_zero_advantages = true",
+            "write [prime_rl.orchestrator]",
+        ),
+        ("[sampling]\ntop_p = 1.0", "the tables are: "),
+    ],
+)
+def test_a_table_of_prime_rl_alone_is_told_where_it_belongs(lines, hint):
+    _, (found,) = said(prime_rl=lines)
+    assert found.code == "job.table"
+    assert hint in found.hint
 
 
 def accepted(tree) -> bool:

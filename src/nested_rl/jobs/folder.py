@@ -132,7 +132,7 @@ def _tables(tables: dict[str, Any], surface: Surface) -> tuple[list[Problem], di
     meant: set[tuple[str, str]] = set()
     for name, given in itertools.islice(tables.items(), _MANY + len(allowed)):
         if name not in allowed:
-            problems.append(_stray_table(name, given, allowed, meant))
+            problems.append(_stray_table(name, given, allowed, meant, surface))
         elif not isinstance(given, dict):
             message = f"[{name}] must be a table, not {quoted(given)}"
             problems.append(problem("job.value", f"{JOB}:[{name}]", message, f"write a line [{name}]", name=name))
@@ -177,15 +177,32 @@ def _value(table: str, key: str, rule: Key, given: Mapping[str, Any], surface: S
 
 
 def _stray_table(
-    name: str, given: object, allowed: Mapping[str, Mapping[str, Key]], meant: set[tuple[str, str]]
+    name: str,
+    given: object,
+    allowed: Mapping[str, Mapping[str, Key]],
+    meant: set[tuple[str, str]],
+    surface: Surface,
 ) -> Problem:
     if not isinstance(given, dict):
         return _stray_key("", name, allowed, meant)
+    for home, reader in surface.open.items():
+        if given and not any(p.code.endswith(".key") for p in reader({name: given})):  # known there
+            hint = f"write [{home}.{plain(_below(name, given))}]"
+            return problem("job.table", f"{JOB}:[{plain(name)}]", f"[{plain(name)}] stands alone", hint, name=name)
     near = difflib.get_close_matches(name, allowed, n=1)
     if near:
         meant |= {(near[0], key) for key in given}
     hint = f"did you mean [{near[0]}]?" if near else f"the tables are: {', '.join(f'[{table}]' for table in allowed)}"
     return problem("job.table", f"{JOB}:[{plain(name)}]", f"unknown table {quoted(name)}", hint, name=name)
+
+
+def _below(name: str, given: Mapping[str, Any]) -> str:
+    """The table that was written: `trainer.optim` for {"optim": {"mu": 1, "lr": 2}} in `trainer`."""
+    path, table = [name], given
+    while len(table) == 1 and isinstance(below := next(iter(table.values())), dict) and len(path) < _MANY:
+        path += table
+        table = below
+    return ".".join(path)
 
 
 def _stray_key(table: str, key: str, allowed: Mapping[str, Mapping[str, Key]], meant: set[tuple[str, str]]) -> Problem:

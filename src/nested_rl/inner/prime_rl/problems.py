@@ -13,6 +13,7 @@ BRIEF: Final[Mapping[str, str]] = {
     "prime_rl.key": "unknown key {name}",
     "prime_rl.moved": "{name} is set elsewhere",
     "prime_rl.denied": "{name} is refused",
+    "prime_rl.twice": "{name} is set twice",
     "prime_rl.value": "bad value {name}",
     "prime_rl.kind": "{name} is of another type",
     "prime_rl.argument": "unknown taskset setting {name}",

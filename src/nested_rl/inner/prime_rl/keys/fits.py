@@ -13,6 +13,8 @@ from nested_rl.types import Problem
 
 PROMPT_TOKENS = 128
 """At least so much room for a prompt, and what the chat template adds to it."""
+_SPAN = 1.0
+"""Advantages are rewards less their group's mean: those of rewards from 0 to 1 lie between minus this and this."""
 _POOLS = "orchestrator.train.source.curriculum.sampler.pools."
 _GATES = "orchestrator.train.source.curriculum.gates."
 
@@ -114,10 +116,15 @@ def _pools(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
 
 def _gates(gates: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
     for name, gate in gates.items():
-        if gate.get("reject_min", 0.0) > gate.get("reject_max", 0.0):
-            yield _told(
-                f"{_GATES}{name}.reject_min", f"gate {name!r} rejects an empty range", "reject_min <= reject_max"
+        least, most = gate.get("reject_min", 0.0), gate.get("reject_max", 0.0)
+        if least > most:
+            message, hint = f"gate {name!r} rejects an empty range", "reject_min <= reject_max"
+            yield _told(f"{_GATES}{name}.reject_min", message, hint)
+        elif least <= -_SPAN and most >= _SPAN:
+            message = (
+                f"gate {name!r} rejects every advantage that rewards from 0 to 1 can have: nothing would be trained on"
             )
+            yield _told(f"{_GATES}{name}.reject_max", message, "reject a narrow range, such as -0.05 to 0.05")
 
 
 def _named(given: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,7 +28,11 @@ def flat(table: Table) -> dict[str, Any]:
     >>> flat({"trainer": {"optim": {"type": "sgd"}}, "orchestrator": {"train": {"source": [{"name": "a"}]}}})
     {'trainer.optim.type': 'sgd', 'orchestrator.train.source.name': 'a'}
     """
-    found: dict[str, Any] = {}
+    return dict(_walk(table))
+
+
+def _walk(table: Table) -> Iterator[tuple[str, Any]]:
+    """Every path with its value. A path comes twice when it is written both with dots and as one name in quotes."""
     todo: list[tuple[str, Any]] = [("", table)]
     while todo:
         path, value = todo.pop()
@@ -36,15 +41,22 @@ def flat(table: Table) -> dict[str, Any]:
         if isinstance(value, Mapping) and value and path.count(".") < _DEPTH:
             todo += [(f"{path}.{key}" if path else str(key), below) for key, below in reversed(list(value.items()))]
         elif path:
-            found[path] = value
-    return found
+            yield path, value
 
 
 def read(table: Table) -> Sequence[Problem]:
     """What is wrong with the keys and values of the table, each for itself."""
     values = flat(table)
-    problems = [p for path, value in values.items() for p in _one(path, value)]
+    problems = list(_twice(table))
+    problems += [p for path, value in values.items() for p in _one(path, value)]
     return (problems or list(_kinds(values)))[:_MANY]
+
+
+def _twice(table: Table) -> Iterator[Problem]:
+    for path, times in Counter(path for path, _ in _walk(table)).items():
+        if times > 1:
+            where, message = f"{JOB}:[{NAME}] {plain(path)}", f"{plain(path)} is set {times} times"
+            yield told("prime_rl.twice", where, message, "keep one of them", name=path)
 
 
 def _one(path: str, value: object) -> Iterator[Problem]:
@@ -111,7 +123,8 @@ def _near(path: str) -> str:
     known = [*OPEN, *MOVED]
     beside = [k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == table]
     near = [f"{table}.{n}" if table else n for n in difflib.get_close_matches(name, beside, n=1)]
-    near += [k for k in OPEN if k.rpartition(".")[2] == name]
+    same = [k for k in OPEN if k.rpartition(".")[2] == name]
+    near += same if len(same) == 1 else []  # many tables have a type and a weight
     near += difflib.get_close_matches(path, known, n=1, cutoff=0.85)
     if not near:
         return ""
