@@ -182,7 +182,7 @@ def test_data_may_be_opened_by_its_name_only() -> None:
         ('{"a": 1}\n[1]\n', "data/rows.jsonl:2"),
         ('{"a": 1}\n\n{"a": \n', "data/rows.jsonl:3"),
         ('{"a": NaN}\n', "data/rows.jsonl:1"),
-        ("[" * 100_000, "data/rows.jsonl:1"),
+        ("[" * 4000, "data/rows.jsonl:1"),
         ("\n \n", "data/rows.jsonl"),
     ],
 )
@@ -190,6 +190,25 @@ def test_data_that_is_not_jsonl(text: str, where: str) -> None:
     assert found(PLAIN, WITH_DATA, **{"data/rows.jsonl": text}) == [
         ("files.rows", where, "data/rows.jsonl is not jsonl")
     ]
+
+
+def test_what_is_too_big_is_not_read() -> None:
+    """Its size is told already, when the folder is looked at."""
+    sizes = SURFACE.files
+    assert found(PLAIN, WITH_DATA, **{"data/rows.jsonl": "[" * (WITH_DATA.files.data_bytes + 1)}) == []
+    assert found("(" * (sizes.code_bytes + 1)) == []
+    assert found("(" * 100) != []
+
+
+def test_only_a_near_module_is_suggested() -> None:
+    def hint(module: str) -> str:
+        (problem,) = check(files(code=f"import {module}\n{CODE}"), SURFACE)
+        return problem.hint
+
+    assert hint("jsn") == "did you mean json?"
+    assert hint("maths") == "did you mean math?"
+    assert hint("numpy").startswith("allowed: ")
+    assert hint("datasets").startswith("allowed: ")
 
 
 @pytest.mark.filterwarnings("error")

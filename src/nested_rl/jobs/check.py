@@ -47,10 +47,12 @@ def check(files: Mapping[str, str], surface: Surface, form: Form | None = None) 
 
     `form` says what environment.py must define; by default `examples` and `reward`, and `open` for its own data alone.
     """
-    problems = list(_code(files[CODE], files, surface, form or _plain)) if CODE in files else []
-    for name in sorted(files):
-        if name.startswith(DATA):
-            problems += _rows(name, files[name])
+    problems: list[Problem] = []
+    if len(files.get(CODE, "")) <= surface.files.code_bytes:  # what is too big is told as such, and not read
+        problems += _code(files[CODE], files, surface, form or _plain) if CODE in files else ()
+    data = [name for name in sorted(files) if name.startswith(DATA)]
+    if sum(len(files[name]) for name in data) <= surface.files.data_bytes:
+        problems += [found for name in data for found in _rows(name, files[name])]
     return tuple(problems[:_MANY])
 
 
@@ -113,7 +115,7 @@ def _import(node: ast.Import | ast.ImportFrom, surface: Surface) -> Iterator[Pro
 
 def _allowed(module: str, surface: Surface) -> str:
     known = sorted(surface.imports) + ([KIT] if surface.kit else [])
-    near = difflib.get_close_matches(module, known, n=1)
+    near = difflib.get_close_matches(module, known, n=1, cutoff=0.8)
     if near:
         return f"did you mean {near[0]}?"
     if module == KIT:
