@@ -15,6 +15,7 @@ from nested_rl.compute.local import LocalCompute
 from nested_rl.errors import AgentFault, InfraFault, MachineLost
 from nested_rl.inner.prime_rl import artefacts, preflight
 from nested_rl.inner.prime_rl.launch import launch
+from nested_rl.scorers import vllm_host
 from nested_rl.types import Need
 
 FACTS = preflight.Facts(
@@ -313,6 +314,8 @@ async def test_weights_are_fetched_in_parts_and_checked(machine, base, tmp_path,
     assert kept == tmp_path / "kept" / ended.digest
     for name in names(ended.path):
         assert read_bytes(kept / name) == read_bytes(f"{ended.path}/{name}")
+    for place in (Path(ended.path), kept):
+        vllm_host.verify(place, ended.digest)  # whoever scores them knows them too
     assert names(tmp_path / "kept") == [ended.digest]
     assert artefacts.retain(tmp_path / "kept", [ended.digest]) == ()
     gone = artefacts.retain(tmp_path / "kept", [])
@@ -323,9 +326,15 @@ async def test_weights_are_fetched_in_parts_and_checked(machine, base, tmp_path,
     assert names(tmp_path / "other") == []
 
 
-async def test_weights_that_were_changed_are_not_kept(machine, base, tmp_path):
-    ended = await launch(machine, make_order(base), terms=terms())
-    await machine.put(f"{ended.path}/tokenizer.json", b"another")
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [("full", "tokenizer.json"), ("lora", "adapter_config.json"), ("lora", "adapter_model.safetensors")],
+)
+async def test_weights_that_were_changed_are_not_kept_and_not_scored(machine, base, tmp_path, kind, file):
+    ended = await launch(machine, make_order(base, kind=kind), terms=terms())
+    await machine.put(f"{ended.path}/{file}", b"[another]")
+    with pytest.raises(vllm_host.Refused, match="not what training wrote"):
+        vllm_host.verify(Path(ended.path), ended.digest)
     with pytest.raises(InfraFault, match="not what was trained"):
         await artefacts.fetch(machine, ended.path, tmp_path / "kept", digest=ended.digest)
     assert names(tmp_path / "kept") == []

@@ -13,33 +13,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nested_rl import model_files
 from nested_rl.inner.prime_rl import preflight
 from nested_rl.inner.prime_rl.launch import Watch
 from nested_rl.inner.prime_rl.runner import files, gpus, program, tree
 from nested_rl.inner.prime_rl.runner.files import Folder, Lines
 from nested_rl.inner.prime_rl.runner.watchdog import Limits, Watchdog
+from nested_rl.scorers import vllm_host, vllm_server
+from nested_rl.weights import on_machine
 
 SOURCE = Path(files.__file__).parent
 
 # ---------------------------------------------------------------- one file for any Python from 3.10 on
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(SOURCE.glob("*.py")), *(Path(module.__file__) for module in (model_files, vllm_host, on_machine))],
+    ids=lambda path: path.name,
+)
 def test_only_the_standard_library_and_the_syntax_of_3_10(path):
     parsed = ast.parse(path.read_text("utf-8"), feature_version=(3, 10))
     names = {alias.name for node in ast.walk(parsed) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in ast.walk(parsed) if isinstance(node, ast.ImportFrom) and not node.level}
-    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names - {"tomllib"}
+    assert {name.partition(".")[0] for name in names} <= (sys.stdlib_module_names - {"tomllib"}) | {"nested_rl"}
+    assert {name for name in names if name.startswith("nested_rl")} <= {"nested_rl.model_files"}
 
 
 def test_the_archive_is_the_same_for_the_same_source_and_runs_alone(tmp_path):
     assert preflight.runner.__wrapped__() == preflight.runner()
     with zipfile.ZipFile(BytesIO(preflight.runner())) as archive:
-        assert len(archive.namelist()) == len(list(SOURCE.glob("*.py"))) + 1
+        assert len(archive.namelist()) == len(list(SOURCE.glob("*.py"))) + 3
     (tmp_path / "runner.pyz").write_bytes(preflight.runner())
     argv = [sys.executable, "-I", "-S", str(tmp_path / "runner.pyz"), "facts", "no-such-program", "0", "1", "0"]
     told = subprocess.run(argv, capture_output=True, check=True, env={"PATH": "/nowhere"}, cwd=tmp_path)
     assert json.loads(told.stdout)["program"] == ""
+
+
+def test_the_host_of_vllm_runs_alone_too(tmp_path):
+    assert vllm_server.host.__wrapped__() == vllm_server.host()
+    (tmp_path / "host.pyz").write_bytes(vllm_server.host())
+    order = {"root": str(tmp_path), "base": "/nowhere"}
+    argv = [sys.executable, "-I", "-S", str(tmp_path / "host.pyz")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as host:
+        said, _ = host.communicate(json.dumps(order).encode() + b"\n")
+    assert json.loads(said) == {"refused": "/nowhere: no such base on this machine"}
+
+
+def test_all_that_runs_on_a_machine_knows_one_place_of_the_image():
+    assert on_machine.IMAGE_BIN == program.IMAGE_BIN == model_files.IMAGE_BIN
+    assert f"{model_files.IMAGE_BIN}/python" == vllm_host.IMAGE_PYTHON
 
 
 def test_the_controller_and_the_runner_know_the_same_limits():

@@ -11,13 +11,14 @@ import pytest_asyncio
 from safetensors.numpy import save_file
 from vllm_play import STANDIN, Standin, evaluation
 
+from nested_rl import model_files
 from nested_rl.compute.local import LocalCompute
 from nested_rl.errors import InfraFault
 from nested_rl.inner.nano_job import write
 from nested_rl.nano.folder import load_model, weights_path
 from nested_rl.nano.lora import LoRA
 from nested_rl.process import alive, identity
-from nested_rl.scorers import VLLMEngine, vllm_host
+from nested_rl.scorers import VLLMEngine, vllm_host, vllm_server
 from nested_rl.types import Checkpoint, Need
 
 asynchronous = pytest.mark.asyncio(loop_scope="module")
@@ -51,7 +52,7 @@ def adapter(path, *, scale=0.05):
     for b in lora.b.values():
         b[:] = rng.normal(0, 1, b.shape) * scale
     lora.save(path, base="nano-s")
-    return Checkpoint(path=str(path), base="nano-s", kind="lora")
+    return Checkpoint(path=str(path), base="nano-s", kind="lora", digest=model_files.digest(path.iterdir()))
 
 
 def full(path):
@@ -134,10 +135,7 @@ def test_an_adapter_config_that_makes_no_sense_is_refused(tmp_path, told):
 def test_all_files_of_a_checkpoint_can_be_what_is_recorded(tmp_path):
     """The digest that a full-scale training gives."""
     adapter(tmp_path / "a")
-    hashes = {path.name: vllm_host._sha256(path) for path in (tmp_path / "a").iterdir()}
-    digest = vllm_host.hashlib.sha256(
-        "".join(f"{name} {hashes[name]}\n" for name in sorted(hashes)).encode()
-    ).hexdigest()
+    digest = model_files.digest((tmp_path / "a").iterdir())
     vllm_host.verify(tmp_path / "a", digest)
     with pytest.raises(vllm_host.Refused, match="no such checkpoint"):
         vllm_host.verify(tmp_path / "b", digest)
@@ -176,7 +174,8 @@ def test_without_its_controller_a_server_ends(tmp_path):
         "cpu": told,
         "gpu": told,
     }
-    command = [sys.executable, "-I", vllm_host.__file__]
+    (tmp_path / "host.pyz").write_bytes(vllm_server.host())
+    command = [sys.executable, "-I", str(tmp_path / "host.pyz")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as host:
         host.stdin.write(json.dumps(order).encode() + b"\n")
         host.stdin.flush()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from nested_rl import tasks
+from nested_rl import model_files, tasks
 from nested_rl.nano.folder import write_json
 from nested_rl.scorers import VLLMScorer
 from nested_rl.types import Checkpoint
@@ -81,7 +81,9 @@ async def test_a_folder_and_an_adapter_are_scored_at_full_scale(machine, tmp_pat
     whole = family.eval_set(next(family.tasks()), "hidden", salt="vllm", n=24)
     assert whole.sampling.temperature == 0.0
     short = attrs.evolve(whole, sampling=attrs.evolve(whole.sampling, max_tokens=12))
-    checkpoint = Checkpoint(path=str(tmp_path / "adapter"), base=str(tmp_path / "base"), kind="lora")
+    adapter = tmp_path / "adapter"
+    digest = model_files.digest(adapter.iterdir())
+    checkpoint = Checkpoint(path=str(adapter), base=str(tmp_path / "base"), kind="lora", digest=digest)
     scorer = VLLMScorer(engine={"max_model_len": 1024})
     try:
         first, again = [await scorer.score(checkpoint, short, machine, seed=seed) for seed in (1, 2)]

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import pytest
 
+from nested_rl import model_files
 from nested_rl.errors import InfraFault, MachineLost, SettingsError
 from nested_rl.inner.nano_job import write
 from nested_rl.nano.folder import load_model, weights_path
@@ -42,7 +43,7 @@ def adapter(path, base, *, scale):
         b[:] = rng.normal(0, scale, b.shape)
     lora.save(path, base=base)
     lora.merge()
-    return lora.model, Checkpoint(path=str(path), base=base, kind="lora")
+    return lora.model, Checkpoint(path=str(path), base=base, kind="lora", digest=model_files.digest(path.iterdir()))
 
 
 async def test_a_base_scores_as_on_the_numpy_engine(machine, scorer, family, evaluation):

@@ -1,4 +1,4 @@
-"""Runs on the machine, with its Python (3.10 or later) and the standard library alone: starts vLLM and watches over it.
+"""Runs on the machine, with its Python (3.10 or later), the standard library and `model_files` alone: starts vLLM and watches over it.
 
 It puts together the folder that vLLM reads: config, tokenizer and chat template of the base, and of a checkpoint the tensors alone.
 It starts the server in a clean environment on a free port, and says so only when what listens there is that server. It lives as
@@ -10,7 +10,6 @@ Standard input: an order as one line of JSON, then nothing until "end". Standard
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -25,28 +24,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from nested_rl.model_files import ADAPTER, ADAPTER_CONFIG, BASE_FILES, IMAGE_BIN, digest_of, sha256
+
 Order = Mapping[str, Any]
 
-IMAGE_PYTHON = "/app/.venv/bin/python"
-"""Where prime-rl's image has vLLM; a login over SSH does not have it on its PATH."""
+IMAGE_PYTHON = f"{IMAGE_BIN}/python"
 KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NESTED_RL_MACHINE")
 """Variables of the machine that the server gets."""
-BASE_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as --max-lora-rank."""
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 WIDTH = {"BF16": 2, "F16": 2, "F32": 4}
 UNSIGNED = bytes(byte & 0x7F for byte in range(256))
 
@@ -79,10 +65,9 @@ def verify(path: Path, digest: str) -> None:
         raise Refused(f"{path}: {f'{strange[0]!r} is not a plain file' if strange else 'no such checkpoint'}")
     if not digest:
         return
-    hashes = {name: _sha256(path / name) for name in names}
+    hashes = {name: sha256(path / name) for name in names}
     tensors = [name for name in names if name.endswith(".safetensors")]
-    whole = hashlib.sha256("".join(f"{name} {hashes[name]}\n" for name in names).encode()).hexdigest()
-    if digest not in {whole, *(hashes[name] for name in tensors if len(tensors) == 1)}:
+    if digest not in {digest_of(hashes), *(hashes[name] for name in tensors if len(tensors) == 1)}:
         raise Refused(f"{path} is not what training wrote: its sha256 differs from the recorded one")
 
 
@@ -160,14 +145,6 @@ def _exponent(data: bytes, kind: str) -> int | None:
     if kind == "F16":
         return high // 4 - 15 if high else (-24 if any(data[::2]) else None)
     return 2 * high - 126 if high else None
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(1 << 20):
-            digest.update(data)
-    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------- the server

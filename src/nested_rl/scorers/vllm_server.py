@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import secrets
 from collections.abc import AsyncIterator, Coroutine
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
 
 import httpx
@@ -17,14 +18,14 @@ from nested_rl.clock import Clock
 from nested_rl.endpoint import Endpoint, EndpointError, Unavailable
 from nested_rl.errors import InfraFault, MachineLost
 from nested_rl.interfaces import Machine, Process
-from nested_rl.scorers import vllm_canary
+from nested_rl.pyz import packed
+from nested_rl.scorers import vllm_canary, vllm_host
 from nested_rl.scorers.vllm_engine import VLLMEngine
 from nested_rl.types import JSON
 from nested_rl.waiting import Overdue, uninterrupted, within
 
 T = TypeVar("T")
 
-HOST: Final = "vllm_host.py"
 _LAST_WORDS_S: Final = 5.0
 _POLL_S: Final = 0.1
 _CHECK_S: Final = 120.0
@@ -66,9 +67,9 @@ class Server:
         Raises InfraFault, with the server's last words, when it does not within `start_s`; nothing is left running then.
         """
         key = secrets.token_urlsafe(32)
-        program = f"{secrets.token_hex(8)}-{HOST}"
+        program = f"{secrets.token_hex(8)}-vllm_host.pyz"
         try:
-            await machine.put(program, resources.files(__package__).joinpath(HOST).read_bytes())
+            await machine.put(program, host())
             process = await machine.start([engine.python, "-I", f"{machine.root}/{program}"])
         except OSError as error:
             raise MachineLost(f"vLLM cannot be started on {machine.id}: {error}") from error
@@ -178,6 +179,13 @@ class Server:
         finally:
             self.gone.cancel()
             await asyncio.gather(self.gone, return_exceptions=True)
+
+
+@functools.cache
+def host() -> bytes:
+    """The program that starts vLLM on a machine, as one file."""
+    source = Path(vllm_host.__file__)
+    return packed("from vllm_host import main\nmain()\n", {source.name: source.read_bytes()})
 
 
 def _order(machine: Machine, model: Model, engine: VLLMEngine, key: str) -> dict[str, JSON]:

@@ -6,8 +6,6 @@ A folder of kept weights has one folder for each, named by its digest.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import secrets
 import shutil
 from collections.abc import Collection
@@ -15,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from nested_rl.errors import InfraFault, MachineLost
-from nested_rl.inner.prime_rl.runner.artefact import ADAPTER, ADAPTER_CONFIG, MODEL, digest_of, told_sha256
 from nested_rl.interfaces import Machine
+from nested_rl.model_files import ADAPTER, MODEL, digest_of, sha256
 
 PART_BYTES: Final = 256 << 20
 _PATIENCE_S: Final = 600.0
@@ -79,17 +77,14 @@ async def _listed(machine: Machine, path: str) -> dict[str, int]:
 
 
 async def _copied(machine: Machine, path: str, size: int, target: Path) -> str:
-    """Copy a file in parts that any machine can hand over; its sha256, as `digest_of` wants it."""
-    digest, part = hashlib.sha256(), f"{path.rpartition('/')[0]}.part"
+    """Copy a file in parts that any machine can hand over; the sha256 of what is here now."""
+    part = f"{path.rpartition('/')[0]}.part"
     with target.open("wb") as file:
         for start in range(0, size, PART_BYTES):
             argv = ["sh", "-c", _CUT, "sh", str(start + 1), path, str(PART_BYTES), part]
             if (await machine.run(argv, timeout_s=_PATIENCE_S)).returncode != 0:
                 raise OSError(f"{path} cannot be read")
             data = await machine.get(part)
-            digest.update(data)
             await asyncio.to_thread(file.write, data)
     await machine.run(["rm", "-f", "--", part], timeout_s=_PATIENCE_S)
-    if target.name == ADAPTER_CONFIG:
-        return told_sha256(json.loads(await asyncio.to_thread(target.read_text, "utf-8")))
-    return digest.hexdigest()
+    return await asyncio.to_thread(sha256, target)

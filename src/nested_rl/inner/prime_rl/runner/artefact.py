@@ -7,7 +7,6 @@ chat template and config come from the base's folder. Whatever else lies there m
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import re
@@ -16,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nested_rl.model_files import ADAPTER, ADAPTER_CONFIG, BASE_FILES, MODEL, digest_of, sha256
+
 from . import tensors
 from .files import Folder
 from .tensors import Layout, Refused, Tensor
 
 FINAL = "STABLE"
-ADAPTER, ADAPTER_CONFIG, MODEL = "adapter_model.safetensors", "adapter_config.json", "model.safetensors"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 MAX_RANK = 512
 PREFIX = "base_model.model."
@@ -30,10 +30,6 @@ PREFIX = "base_model.model."
 _SHARD = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _LORA = re.compile(r"((?:base_model\.model\.)?)(.+)\.lora_([AB])\.weight")
 _CONFIG_BYTES = 1 << 20
-_BASE_FILES = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-    "special_tokens_map.json", "added_tokens.json", "tokenizer.model", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,17 +67,6 @@ def take(source: Source, out: str, *, beat: Callable[[], None]) -> str:
     return digest_of(hashes)
 
 
-def digest_of(hashes: Mapping[str, str]) -> str:
-    """Of a folder, from the sha256 of each of its files."""
-    return hashlib.sha256("".join(f"{name} {hashes[name]}\n" for name in sorted(hashes)).encode()).hexdigest()
-
-
-def told_sha256(config: Mapping[str, object]) -> str:
-    """Of an adapter's configuration without its base's place: the same adapter is the same on every machine."""
-    told = {key: value for key, value in config.items() if key != "base_model_name_or_path"}
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-
 def layout(folder: str) -> Layout:
     """Name and shape of every tensor of a base."""
     found: dict[str, tuple[int, ...]] = {}
@@ -113,10 +98,10 @@ def _model(source: Source, out: Path, beat: Callable[[], None]) -> dict[str, str
                 raise Refused(f"{name} has shape {list(given[name].shape)}, the base has {list(shape)}")
         same = {name: name for name in given}
         hashes = {MODEL: tensors.write(out / MODEL, given, names=same, kind="BF16", beat=beat)}
-    for name in _BASE_FILES:
+    for name in BASE_FILES:
         if (ours := Path(source.base_path, name)).is_file():
             shutil.copyfile(ours, out / name)
-            hashes[name] = _sha256(out / name)
+            hashes[name] = sha256(out / name)
     return hashes
 
 
@@ -132,7 +117,7 @@ def _adapter(source: Source, out: Path, beat: Callable[[], None]) -> dict[str, s
     with _opened(source, ADAPTER.__eq__, {ADAPTER_CONFIG}) as found:
         names, targets, rank = _pairs(found, base)
         config = _config(source, rank)
-        sha256 = tensors.write(out / ADAPTER, found, names=names, kind=None, beat=beat)
+        written = tensors.write(out / ADAPTER, found, names=names, kind=None, beat=beat)
     told = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -146,7 +131,7 @@ def _adapter(source: Source, out: Path, beat: Callable[[], None]) -> dict[str, s
         "inference_mode": True,
     }
     (out / ADAPTER_CONFIG).write_text(json.dumps(told, indent=1), "utf-8")
-    return {ADAPTER: sha256, ADAPTER_CONFIG: told_sha256(told)}
+    return {ADAPTER: written, ADAPTER_CONFIG: sha256(out / ADAPTER_CONFIG)}
 
 
 def _pairs(found: Mapping[str, Tensor], base: Layout) -> tuple[dict[str, str], list[str], int]:
@@ -216,11 +201,3 @@ def _same_names(given: set[str], wanted: set[str]) -> None:
     for names, what in ((wanted - given, "missing"), (given - wanted, "not in the base")):
         if names:
             raise Refused(f"{len(names)} tensors are {what}, such as {min(names)[:100]}")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(1 << 20):
-            digest.update(data)
-    return digest.hexdigest()
