@@ -69,7 +69,7 @@ class Host:
     def __init__(self, base: Path, lease_s: float) -> None:
         self.store = base / "store"
         self.store.mkdir(mode=0o700, exist_ok=True)
-        self.lease_s = lease_s
+        self.lease_s, self.lock = lease_s, base / "lock"
         self.asked_at = time.monotonic()
         self.orphans = Orphans(base / "machine")
         self.programs = Programs()
@@ -81,6 +81,7 @@ class Host:
         return {"root": self.box.root, "python": sys.version.split()[0]}, b""
 
     async def beat(self, _: dict[str, Any], __: bytes) -> Body:
+        os.utime(self.lock)  # for a watchdog that ends the whole machine when its owner falls silent
         return {}, b""
 
     async def run(self, ask: dict[str, Any], _: bytes) -> Body:
