@@ -1,6 +1,7 @@
 """The command line: what it prints, and that whatever goes wrong is one sentence and an exit code."""
 
 import json
+import logging
 from typing import ClassVar
 
 import pytest
@@ -395,6 +396,53 @@ def test_jobs_check_asks_the_real_inner_trainer(told, tmp_path, reward, ok):
     found = json.loads(out)
     assert (code, found["ok"], bool(found["problems"]), err) == (0 if ok else 1, ok, not ok, "")
     assert all(set(problem) == {"code", "where", "message", "hint"} for problem in found["problems"])
+
+
+def test_jobs_check_gives_json_whatever_is_wrong(told, folder, tmp_path):
+    (folder / "data" / "rows.jsonl").write_bytes(b" " * 4_000_001)
+    for place, words in ((tmp_path / "nowhere", "no such folder"), (folder, "data/rows.jsonl is too big")):
+        code, out, err = told("jobs", "check", place, "--json")
+        (problem,) = json.loads(out)["problems"]
+        assert (code, json.loads(out)["ok"], problem["where"], err) == (1, False, str(place), "")
+        assert words in problem["message"]
+        code, out, err = told("jobs", "check", place)
+        assert (code, out) == (2, "")
+        assert words in err
+
+
+def test_jobs_check_says_in_json_what_it_warns_of(told, folder, monkeypatch):
+    class Warns(Inner):
+        async def validate(self, draft):
+            logging.getLogger("nested_rl.inner").warning("tasksets need %s", "verifiers")
+            return await super().validate(draft)
+
+    monkeypatch.setattr("nested_rl.parts.find", lambda kind, name: Warns)
+    code, out, _ = told("jobs", "check", folder, "--json")
+    assert (code, json.loads(out)["warnings"]) == (0, ["tasksets need verifiers"])
+
+
+def test_jobs_check_does_not_follow_links(told, folder, tmp_path):
+    (tmp_path / "secret").write_text("not of the job")
+    (folder / "data" / "more.jsonl").symlink_to(tmp_path / "secret")
+    code, out, err = told("jobs", "check", folder)
+    assert (code, out) == (2, "")
+    assert "data/more.jsonl is a link" in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--gpus", 1),
+        ("--gpu-memory-gib", 24),
+        ("--gpus", -1, "--gpu-memory-gib", 24),
+        ("--gpus", 1, "--gpu-memory-gib", -3),
+    ],
+)
+def test_jobs_check_wants_a_whole_machine(told, folder, options):
+    code, _, err = told("jobs", "check", folder, *options)
+    assert code == 2
+    assert "--gpu-memory-gib" in err
+    assert told("jobs", "check", folder, "--gpus", 1, "--gpu-memory-gib", 24)[0] == 0
 
 
 # ---------------------------------------------------------------- models

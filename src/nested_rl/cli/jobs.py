@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from nested_rl.errors import SettingsError
+from nested_rl.errors import NestedRLError, SettingsError
 from nested_rl.types import Draft, Need, Validation
 
 app = App(name="jobs", help="Look at job folders.")
@@ -33,30 +36,68 @@ def check(
 
     Static checks first, then a probe that runs its code in the sandbox.
 
-    Exit code 0 when the job would be accepted, 1 when not.
+    Exit code 0 when the job would be accepted, 1 when not. With --json also a folder that cannot be read ends so, with the reason
+    as a problem.
 
     Args:
         directory: The job folder.
         inner: The inner trainer it is for.
         family: The family it is for.
         gpus: How many GPUs the machine has that it is for; 0 leaves open where it will run.
-        gpu_memory_gib: The memory of each of them.
-        as_json: Print {"ok": ..., "problems": [{"code", "where", "message", "hint"}, ...]}.
+        gpu_memory_gib: The memory of each of them; goes together with --gpus.
+        as_json: Print {"ok": ..., "problems": [{"code", "where", "message", "hint"}, ...]}, and "warnings" when there are any.
     """
-    from nested_rl import parts, sync, tasks
+    from nested_rl import sync
+
+    if not as_json:
+        verdict = sync.run(_verdict(directory, inner, family, _machine(gpus, gpu_memory_gib)))
+        _tell(directory, verdict)
+        return 0 if verdict.ok else 1
+    with _warnings() as said:
+        try:
+            verdict = sync.run(_verdict(directory, inner, family, _machine(gpus, gpu_memory_gib)))
+            problems = [_plain(problem) for problem in verdict.problems]
+        except NestedRLError as error:  # a program that reads JSON gets JSON
+            problems = [{"code": "check", "where": str(directory), "message": str(error), "hint": ""}]
+    print(json.dumps({"ok": not problems, "problems": problems, **({"warnings": said} if said else {})}))
+    return 1 if problems else 0
+
+
+def _machine(gpus: int, gpu_memory_gib: float) -> Need | None:
+    """The machine that the options describe. Raises SettingsError for half of one, and for what no machine has."""
+    if gpus < 0 or not 0 <= gpu_memory_gib < math.inf:
+        raise SettingsError(f"--gpus {gpus} and --gpu-memory-gib {gpu_memory_gib:g}: both must be 0 or more")
+    if bool(gpus) != bool(gpu_memory_gib):
+        raise SettingsError("--gpus and --gpu-memory-gib go together, such as --gpus 1 --gpu-memory-gib 24")
+    return Need(gpus=gpus, gpu_memory_gib=gpu_memory_gib, disk_gib=math.inf) if gpus else None
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What the package warns of meanwhile: why a kind of job is not accepted here, for one."""
+    said: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    handler, log = Kept(logging.WARNING), logging.getLogger("nested_rl")
+    log.addHandler(handler)
+    try:
+        yield said
+    finally:
+        log.removeHandler(handler)
+
+
+async def _verdict(directory: Path, inner: str, family: str, machine: Need | None) -> Validation:
+    from nested_rl import parts, tasks
 
     files = read(directory)
     trainer = parts.find("inner", inner)()
-    if gpus and hasattr(trainer, "offered"):
-        trainer.offered((Need(gpus=gpus, gpu_memory_gib=gpu_memory_gib, disk_gib=math.inf),))
+    if machine is not None and hasattr(trainer, "offered"):
+        trainer.offered((machine,))
     (chosen,) = tasks.load(family, scale=trainer.scale)
-    draft = Draft(task=next(chosen.tasks("train")), files=files)
-    verdict = sync.run(_validate(trainer, chosen, draft))
-    if as_json:
-        print(json.dumps({"ok": verdict.ok, "problems": [_plain(problem) for problem in verdict.problems]}))
-    else:
-        _tell(directory, verdict)
-    return 0 if verdict.ok else 1
+    return await _validate(trainer, chosen, Draft(task=next(chosen.tasks("train")), files=files))
 
 
 async def _validate(trainer: Any, family: Any, draft: Draft) -> Validation:
@@ -91,6 +132,8 @@ def read(directory: Path) -> dict[str, str]:
     files: dict[str, str] = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
+        if path.is_symlink():
+            raise SettingsError(f"{directory}: {name} is a link, which is not followed; a job folder holds plain files")
         if not path.is_file() or any(part.startswith(".") or part == "__pycache__" for part in name.split("/")):
             continue
         if len(files) == _MOST_FILES or path.stat().st_size > _MOST_BYTES:
