@@ -150,23 +150,27 @@ async def _until_gone(server):
             await asyncio.sleep(0.1)
 
 
-async def test_without_a_controller_a_pod_ends_itself(make, server, folder):
-    """kill -9 of the controller: the lease runs out, and the pod's own key ends it."""
+def _argv(folder, server, *, lease_s):
+    """A controller of its own, which holds a machine until it is killed."""
     script = (
-        "import asyncio, sys; sys.path[:0] = sys.argv[1:3]\n"
+        "import asyncio, sys; sys.path[:0] = [sys.argv[1]]\n"
         "import test_pool_runpod as t\n"
         "from nested_rl.types import Need\n"
         "async def main():\n"
-        "    compute = t.Compute(t.GPUS, folder=sys.argv[3], key=t.KEY, url=sys.argv[4], user=t.getpass.getuser(),\n"
-        "        python=sys.executable, preflight=t.no_check, recheck=t.no_check, lease_s=4, terms=t.Terms(look_s=2.0))\n"
+        "    compute = t.Compute(t.GPUS, folder=sys.argv[2], key=t.KEY, url=sys.argv[3], user=t.getpass.getuser(),\n"
+        "        python=sys.executable, preflight=t.no_check, recheck=t.no_check, lease_s=float(sys.argv[4]),\n"
+        "        terms=t.Terms(look_s=2.0))\n"
         "    async with compute.machine(Need()):\n"
         "        print('there', flush=True)\n"
         "        await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
-    here = str(Path(__file__).parent)
-    argv = [sys.executable, "-c", script, here, here, str(folder), server.url]
-    controller = subprocess.Popen(argv, stdout=subprocess.PIPE)  # noqa: ASYNC220
+    return [sys.executable, "-c", script, str(Path(__file__).parent), str(folder), server.url, str(lease_s)]
+
+
+async def test_without_a_controller_a_pod_ends_itself(make, server, folder):
+    """kill -9 of the controller: the lease runs out, and the pod's own key ends it."""
+    controller = subprocess.Popen(_argv(folder, server, lease_s=4), stdout=subprocess.PIPE)  # noqa: ASYNC220
     try:
         assert await asyncio.to_thread(controller.stdout.readline) == b"there\n"
         await asyncio.sleep(6)  # longer than the lease: it is being renewed
@@ -181,6 +185,22 @@ async def test_without_a_controller_a_pod_ends_itself(make, server, folder):
     )
     compute = make()
     await compute.close()  # nothing to take over: it is noted, and that is all
+    assert server.fake.alive() == []
+
+
+async def test_the_next_controller_takes_over_the_pods_of_a_killed_one(make, server, folder):
+    controller = subprocess.Popen(_argv(folder, server, lease_s=60), stdout=subprocess.PIPE)  # noqa: ASYNC220
+    try:
+        assert await asyncio.to_thread(controller.stdout.readline) == b"there\n"
+    finally:
+        controller.kill()
+        controller.wait()
+        controller.stdout.close()
+    compute = make()
+    async with compute.machine(Need()) as machine:
+        assert (await machine.run(["true"])).returncode == 0
+    await compute.close()
+    assert len(server.fake.pods) == 1
     assert server.fake.alive() == []
 
 
