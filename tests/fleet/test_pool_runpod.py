@@ -9,7 +9,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import asyncssh
 import pytest
 from fake_runpod import KEY
 from runpod_server import Server
@@ -22,6 +21,8 @@ from nested_rl.compute.runpod import RunpodCompute, start_args
 from nested_rl.errors import InfraFault, SettingsError
 from nested_rl.testing import ComputeSuite
 from nested_rl.types import Need
+
+asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: make test-fleet")
 
 GPUS = ["NVIDIA RTX A5000"]
 SOON_S = 60
