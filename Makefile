@@ -72,7 +72,7 @@ test-gpu: $(VENV)/.dev  ## one full-scale job on this computer's GPU, with prime
 	$(BIN)/python -m pytest -q -m gpu
 
 # What runs in a sandbox gives up its rights: the folder is for everybody to write into.
-coverage: $(VENV)/.dev  ## `test` and `test-fleet`, and whether they take 90 % of the branches of meter, rundir, queues, jobs, compute
+coverage: $(VENV)/.dev  ## `test` and `test-fleet`: whether they take 90 % of the lines and branches of meter, rundir, queues, jobs, compute
 	rm -rf .coverage.d && mkdir -m 777 .coverage.d
 	$(MAKE) test test-fleet RUN='coverage run -m pytest'
 	$(BIN)/python -m coverage combine --quiet

@@ -178,7 +178,7 @@ class RunDir:
         if run.path.exists() and not run.path.is_dir():
             raise SettingsError(f"{run.path} is a file, not a folder; choose another `out`")
         with _plainly(run.path):
-            run.path.mkdir(parents=True, exist_ok=True)
+            run.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # not for jobs that run here as another user
             foreign = [p.name for p in run.path.iterdir() if p.name not in ("lock", "secret") and p.name[0] != "."]
         if foreign and not (run.path / "run.toml").is_file():
             raise SettingsError(f"{run.path} is not empty and not a run directory; choose another `out`")
@@ -204,6 +204,10 @@ class RunDir:
                     f"{self.path} has a hidden evaluation of its own already; choose another `out` to take another run's"
                 )
             return
+        if (self.path / "baselines.json").exists():
+            raise RunDirError(
+                f"{path} is missing, and with it the hidden evaluation that this run was measured on; put it back, or start a new run"
+            )
         with _plainly(path):
             path.parent.mkdir(mode=0o700, exist_ok=True)
         write_atomic(path, (wanted or secrets.token_hex(16)).encode(), sync=True, mode=0o600)

@@ -26,6 +26,10 @@ PATIENCE = 2
 _hurry = threading.Event()
 
 
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What ends a program without a person at its terminal: asked to, or the terminal has gone. `nohup` keeps it going."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM came: the same as Ctrl-C to whoever does not ask."""
 
@@ -50,15 +54,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated, also where no coroutine is run. In the main thread; elsewhere it does nothing."""
-    if not _ours(signal.SIGTERM):
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    """SIGTERM and SIGHUP raise Terminated, also where no coroutine is run. In the main thread; elsewhere it does nothing."""
+    before = {number: signal.signal(number, _terminate) for number in filter(_ours, ENDINGS)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
@@ -72,7 +74,7 @@ def _ours(number: int) -> bool:
 
 
 class _Signals:
-    """SIGINT and SIGTERM, for as long as the `with` lasts, taken to a task."""
+    """SIGINT, SIGTERM and SIGHUP, for as long as the `with` lasts, taken to a task."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -81,7 +83,7 @@ class _Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in filter(_ours, (signal.SIGINT, signal.SIGTERM)):
+        for number in filter(_ours, (signal.SIGINT, *ENDINGS)):
             self._before[number] = signal.signal(number, self._came)
         return self
 
@@ -95,7 +97,7 @@ class _Signals:
 
     def stopped(self) -> KeyboardInterrupt:
         """What the caller is told."""
-        return Terminated() if self.first == signal.SIGTERM else KeyboardInterrupt()
+        return Terminated() if self.first in ENDINGS else KeyboardInterrupt()
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
         self.first = self.first or number

@@ -233,7 +233,7 @@ def test_a48_the_level_is_shown_by_doctor_and_report(tmp_path, capsys):
     run.journal.append({"t": 1.0, "event": "sandbox", "level": "seccomp"})
     page = render(run)
     run.close()
-    assert "<td>sandbox</td>" in page.replace("th>", "td>") or "sandbox" in page
+    assert "sandbox" in page
     assert "seccomp" in page
 
 

@@ -303,7 +303,10 @@ def main() -> int:
     print(f"\n{text}")
     if asked.out is not None and found["runs"] >= WHOLE:
         asked.out.write_text(text + "\n", encoding="utf-8")
-    return 1 if found["wrong"] else 0
+    short = found["runs"] < asked.runs
+    if short:
+        print(f"only {found['runs']} of {asked.runs} runs in {asked.minutes:g} minutes", file=sys.stderr)
+    return 1 if found["wrong"] or short else 0
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ sys.exit(cli.main(["pilot"]))
 """
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)])
 def test_a_stopped_command_cleans_up_and_says_by_what_it_was_stopped(tmp_path, sent, code):
     with subprocess.Popen(
         [sys.executable, "-c", WAITING], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

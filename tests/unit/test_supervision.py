@@ -69,14 +69,16 @@ def sent(*numbers):
 
 @pytest.mark.parametrize(
     ("name", "phase", "number"),
-    [("SIGINT", *place) for place in PHASES] + [("SIGTERM", *place) for place in PHASES[1::4]],
+    [("SIGINT", *place) for place in PHASES]
+    + [("SIGTERM", *place) for place in PHASES[1::4]]
+    + [("SIGHUP", *PHASES[2])],
 )
 def test_a_signal_in_any_phase_saves_and_gives_back(world, phase, number, name):
     world.trap.set(phase, sent(signal.Signals[name]), number=number)
     with pytest.raises(KeyboardInterrupt) as stopped:
         world.run()
     assert world.trap.sprung == [phase]
-    assert isinstance(stopped.value, sync.Terminated) == (name == "SIGTERM")
+    assert isinstance(stopped.value, sync.Terminated) == (name != "SIGINT")
     told = [event["event"] for event in world.files.events() if event["event"].startswith("run.")]
     assert told == ["run.started", "run.stopped"]
     world.assert_all_given_back()

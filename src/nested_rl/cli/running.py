@@ -30,7 +30,7 @@ def pilot(
         out: Run directory.
         steps: Outer updates.
         fresh: Delete what is in the run directory and start over.
-        seed: Same seed, same run.
+        seed: Of everything that is drawn, but for the hidden evaluation, which each run draws for itself.
         quiet: Show nothing but errors.
     """
     from nested_rl.experiment import Experiment

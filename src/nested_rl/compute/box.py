@@ -127,7 +127,7 @@ class Box:
 
     async def _kill(self, children: Sequence[Child]) -> None:
         for killed in await asyncio.gather(*(child.kill() for child in children), return_exceptions=True):
-            if isinstance(killed, BaseException):
+            if isinstance(killed, Exception):  # that somebody is in a hurry is no news
                 warnings.warn(f"{self.id}: {killed}", RuntimeWarning, stacklevel=2)
 
 
