@@ -308,11 +308,33 @@ async def test_a_job_with_a_user_of_its_own_reaches_nothing_of_the_runner(machin
     assert not [path for path in program.strays(program.walls(user, isolate=False)) if "nrl-stray" in path.name]
 
 
-async def test_a_user_that_is_not_there_is_said(machine, open_place):
-    ended = await launch(
-        machine, make_order(make_base(open_place / "base")), terms=evolve(terms(), user="no-such-user")
-    )
-    assert "'no-such-user'" in ended.log
+async def test_a_user_that_is_not_there_is_said_and_the_job_has_a_number_of_its_own(machine, programs, open_place):
+    (programs / "rl").write_text("#!/bin/sh\nid -u\nid -g\nexit 7\n")
+    base = make_base(open_place / "base")
+    with pytest.raises(AgentFault, match="exit status 7"):
+        await launch(machine, make_order(base), terms=evolve(terms(), user="no-such-user"))
+    walls = program.walls("no-such-user", isolate=False)
+    assert "'no-such-user'" in walls.notes[0]
+    if os.getuid() == 0:
+        assert walls.uid == walls.gid
+        assert walls.uid in program.NUMBERS
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a job a user of its own")
+@pytest.mark.parametrize("user", ["root", "0", "nobody", "65534", "no-such-user"])
+def test_a_job_is_never_root_and_never_who_the_sandbox_is(user):
+    walls = program.walls(user, isolate=False)
+    assert walls.uid in program.NUMBERS
+    assert walls.gid not in (0, 65534)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a job a user of its own")
+def test_where_only_root_can_go_a_plain_job_runs_as_root_and_says_so(open_place):
+    closed = open_place / "closed"
+    closed.mkdir(mode=0o700)
+    walls = program.walls("no-such-user", isolate=False, needs=[str(closed)])
+    assert walls.uid is None
+    assert "runs as root" in walls.notes[0]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a job a user of its own")

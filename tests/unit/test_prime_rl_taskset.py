@@ -48,13 +48,14 @@ def test_a_folder_without_environment_py_is_plain():
     assert dialect({}) == "plain"
 
 
-def test_a_native_environment_is_the_package_as_it_is():
+def test_a_native_environment_is_in_the_package_as_it_is():
     code = "import verifiers.v1 as vf\n"
     made = package({**FILES, "environment.py": code}, family="calc_chain", name="job-7")
     assert made.taskset == "job-7"
-    assert made.files["job_7/__init__.py"] == code
+    assert made.files["job_7/environment.py"] == code
     assert made.files["job_7/data/words.jsonl"] == FILES["data/words.jsonl"]
-    assert not any("job.toml" in path or "grading" in path for path in made.files)
+    assert not any("job.toml" in path for path in made.files)
+    assert "job_7/grading/nested_rl/families/calc_chain/family.py" in made.files
 
 
 def test_a_package_builds_with_hatchling_from_its_two_modules():

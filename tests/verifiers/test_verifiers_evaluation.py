@@ -324,3 +324,16 @@ def test_the_command_line_evaluates_through_environment_servers(installed, tmp_p
     assert len(server.seen) == 12
     assert len(rows) == 12
     assert "reward_faults" in path.read_text()
+
+
+async def test_tasks_that_belong_to_an_evaluation_are_dropped(installed, environment):
+    """By a package of either dialect: the probe lets a share through that comes by chance."""
+    family = tasks.load("calc_chain", scale="full")[0]
+    hidden = [item.prompt for item in family.eval_set(family.task(), "hidden", salt="s" * 32).items[:3]]
+    prompts = ["What is 1 + 1?", *hidden, "What is 2 + 2?"]
+    row = 'SumTask(Sum(idx=i, prompt=prompt, answer="1"), self.config.task)'
+    code = giving(NATIVE, f"return [{row} for i, prompt in enumerate({prompts!r})]")
+    found = list(environment(installed(code)).taskset)
+    assert [task.data.prompt_text for task in found] == [prompts[0], prompts[-1]]
+    with pytest.raises(RuntimeError, match="no task is left: 3"):
+        list(environment(installed(giving(NATIVE, f"return [{row} for i, prompt in enumerate({hidden!r})]"))).taskset)

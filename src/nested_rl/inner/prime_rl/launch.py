@@ -15,6 +15,7 @@ goes into messages, and never moves blame from the job to the machine.
 | no first step in time, and the GPUs' memory was never used                            | InfraFault                 |
 | the disk is full, and the job used more than its share / and it did not               | AgentFault / InfraFault    |
 | the driver is lost, a GPU gone, new uncorrected ECC errors, memory that is not freed  | InfraFault, whatever else  |
+| a native taskset on a machine that does not keep it apart (preflight.require_apart)   | InfraFault                 |
 | processes that do not die; no base, no `rl`, GPUs in use before the start             | InfraFault                 |
 | the runner fails, falls silent, dies, or answers with another nonce                   | MachineLost                |
 | called off                                                                           | everything killed, re-raised |
@@ -29,22 +30,20 @@ import secrets
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import asdict, field, frozen
 
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import AgentFault, InfraFault, MachineLost
 from nested_rl.inner.prime_rl.order import RUN_FOLDER, Ended, Order
-from nested_rl.inner.prime_rl.preflight import PINNED, Facts, forget, installed, preflight
+from nested_rl.inner.prime_rl.preflight import JOB_USER, PINNED, Facts, forget, installed, preflight, require_apart
 from nested_rl.interfaces import Machine, Process
 from nested_rl.types import JSON
 from nested_rl.waiting import Overdue, uninterrupted, within
 
 OnProgress: TypeAlias = Callable[[str, Mapping[str, JSON]], None]
 
-JOB_USER: Final = "nested-rl-job"
-"""Who runs jobs on machines where the runner is root and there is such a user."""
 GATE_PROMPTS, GATE_SAMPLES, GATE_S = 16, 8, 300.0
 LOG_CHARS, SAID_CHARS = 40_000, 1200
 _ENGINE_MIB = 1500
@@ -76,11 +75,15 @@ class Watch:
 
 @frozen(kw_only=True)
 class Terms:
-    """What a machine is and how jobs run on it. `isolate`: without a network, where that can be had."""
+    """What a machine is and how jobs run on it. `isolate`: without a network, where that can be had.
+
+    A native taskset runs as a user that is not the runner's, or not at all; with `allow_weak_sandbox` wherever other jobs do.
+    """
 
     user: str = JOB_USER
     isolate: bool = True
     gate: bool = True
+    allow_weak_sandbox: bool = False
     versions: Mapping[str, str] = PINNED
     watch: Watch = Watch()
 
@@ -100,7 +103,9 @@ async def launch(
     """
     terms, clock = terms or Terms(), clock or SystemClock()
     began_s = clock.monotonic()
-    facts = await preflight(machine, gpus=order.gpus, program=order.argv[0], versions=terms.versions)
+    facts = await preflight(machine, gpus=order.gpus, program=order.argv[0], versions=terms.versions, user=terms.user)
+    if _apart(order, terms):
+        require_apart(machine, facts)
     try:
         answer, notes = await _Conversation(machine, order, terms, clock, on_progress).held()
         judge(machine.id, answer)
@@ -262,6 +267,7 @@ class _Conversation:
             "base_path": order.base_path,
             "user": terms.user,
             "isolate": terms.isolate,
+            "apart": _apart(order, terms),
             "gate_s": None if self._gate() is None else GATE_S,
             "limits": limits | {"deadline_s": order.deadline_s, "start_s": order.start_s, "stall_s": order.stall_s},
         }
@@ -269,6 +275,11 @@ class _Conversation:
     def _gate(self) -> dict[str, Any] | None:
         """What to ask the untrained base; None when it is not asked: a conversation of several turns cannot be judged by its first."""
         return gate(self._order) if self._terms.gate else None
+
+
+def _apart(order: Order, terms: Terms) -> bool:
+    """The plain dialect's code runs in a sandbox of its own there; a native taskset is imported by prime-rl itself."""
+    return order.env.dialect == "native" and not terms.allow_weak_sandbox
 
 
 def gate(order: Order) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from attrs import evolve
 
 from nested_rl.inner.prime_rl.probe_child import IMPORTS
+from nested_rl.inner.prime_rl.reach import MODULES, reaches
 from nested_rl.jobs.folder import CODE
 from nested_rl.jobs.problems import plain, problem
 from nested_rl.jobs.surface import Surface
@@ -20,12 +21,6 @@ NO_REWARD: Final = (
 )
 _GIVEN: Final = frozenset({"self", "task", "trace"})
 """What verifiers passes to a hook, by name. It could also pass the runtime, which runs programs."""
-_OUTSIDE: Final = frozenset(
-    {"create_subprocess_exec", "create_subprocess_shell", "open_connection", "open_unix_connection", "run_in_executor"}
-    | {"start_server", "start_unix_server", "subprocess", "to_thread", "create_datagram_endpoint"}
-)
-"""Names through which asyncio reaches processes, threads and the network."""
-_MODULES: Final = frozenset({"verifiers", "verifiers.v1"})
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -48,8 +43,7 @@ def form(tree: ast.Module, _files: Mapping[str, str]) -> Iterator[Problem]:
             yield from _function(node)
         elif isinstance(node, ast.ImportFrom | ast.Import):
             yield from _inside(node)
-        elif isinstance(node, ast.Attribute) and node.attr in _OUTSIDE:
-            yield _refused(node.attr, node, "there are no processes, threads or connections")
+    yield from reaches(tree)
 
 
 def _exports(tree: ast.Module) -> bool:
@@ -102,10 +96,11 @@ def _signature(hook: str, function: _Function) -> Iterator[Problem]:
 
 
 def _inside(node: ast.Import | ast.ImportFrom) -> Iterator[Problem]:
-    """Only the public face of verifiers: the rest moves, starts programs and reaches the network."""
+    """Only the public face of what may be imported: the rest of verifiers moves, and has programs and the network in it."""
     modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
     for module in modules:
-        if module.split(".")[0] == "verifiers" and module not in _MODULES:
+        top = module.split(".")[0]
+        if top in MODULES and module not in MODULES:
             message = f"import of {plain(module)!r} is not allowed"
-            hint = "use `import verifiers.v1 as vf`"
+            hint = "use `import verifiers.v1 as vf`" if top == "verifiers" else f"use `import {plain(top)}`"
             yield problem("environment.import", f"{CODE}:{node.lineno}", message, hint, name=module)

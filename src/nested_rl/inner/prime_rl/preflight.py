@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from attrs import field, frozen
@@ -25,6 +26,9 @@ GPU_S = 20.0
 """A driver gives memory back within moments."""
 PINNED: Mapping[str, str] = {"verifiers": pin.VERIFIERS}
 
+JOB_USER: Final = "nested-rl-job"
+"""Who runs jobs on machines where the runner is root. Without such a user a job has a number of its own."""
+
 _RUNNER = Path(__file__).parent / "runner"
 _BEGIN = "from runner.main import begin\nbegin()\n"
 
@@ -43,7 +47,10 @@ class Gpu:
 
 @frozen(kw_only=True)
 class Facts:
-    """A machine as it was found. `versions` are of the packages beside `program`, `image` is what its maker wrote down."""
+    """A machine as it was found. `versions` are of the packages beside `program`, `image` is what its maker wrote down.
+
+    `open` says why a job there is not kept apart from the runner and from the code that scores it; "" when it is.
+    """
 
     program: str = ""
     versions: Mapping[str, str] = field(factory=dict)
@@ -53,6 +60,7 @@ class Facts:
     driver_fault: str = ""
     disk_gib: float = 0.0
     user: str = ""
+    open: str = "nobody looked"
     python: str = ""
     system: str = ""
 
@@ -82,13 +90,19 @@ async def installed(machine: Machine) -> tuple[str, ...]:
 
 
 async def preflight(
-    machine: Machine, *, gpus: str, program: str = "rl", versions: Mapping[str, str] = PINNED, gpu_s: float = GPU_S
+    machine: Machine,
+    *,
+    gpus: str,
+    program: str = "rl",
+    versions: Mapping[str, str] = PINNED,
+    gpu_s: float = GPU_S,
+    user: str = JOB_USER,
 ) -> Facts:
     """What the machine has; it is asked once. Raises InfraFault that names everything missing for a job on the devices `gpus`.
 
     `versions` are packages that must be there, exactly. GPUs that a program has just left are given `gpu_s` to be free.
     """
-    known = _KNOWN.get(machine) or await facts(machine, program, gpus=gpus, gpu_s=gpu_s)
+    known = _KNOWN.get(machine) or await facts(machine, program, gpus=gpus, gpu_s=gpu_s, user=user)
     forget(machine)
     if problems := list(_missing(known, gpus, program, versions)):
         raise InfraFault(f"{machine.id} cannot run full-scale jobs: {'; '.join(problems)}")
@@ -96,15 +110,30 @@ async def preflight(
     return known
 
 
+class NotApart(InfraFault):
+    """A native taskset is agent-written code outside of any sandbox, and this machine does not keep it apart."""
+
+
+def require_apart(machine: Machine, facts: Facts) -> None:
+    """Raises NotApart unless a job's user on the machine is another than the runner's, and can write no code that runs later."""
+    if facts.open:
+        raise NotApart(
+            f"{machine.id} runs no verifiers tasksets: {facts.open}. Let the runner be root, with prime-rl and the bases where every "
+            "user can read and only root can write, or accept the risk with PrimeRLTrainer(allow_weak_sandbox=True)"
+        )
+
+
 def forget(machine: Machine) -> None:
     """Ask this machine again before its next job."""
     _KNOWN.pop(machine, None)
 
 
-async def facts(machine: Machine, program: str = "rl", *, gpus: str = "", gpu_s: float = GPU_S) -> Facts:
+async def facts(
+    machine: Machine, program: str = "rl", *, gpus: str = "", gpu_s: float = GPU_S, user: str = JOB_USER
+) -> Facts:
     """Ask the machine. Raises MachineLost when it gives no sensible answer."""
     try:
-        command = [*await installed(machine), "facts", program, gpus, str(FREE_MIB), str(gpu_s)]
+        command = [*await installed(machine), "facts", program, gpus, str(FREE_MIB), str(gpu_s), user]
         told = await machine.run(command, timeout_s=PATIENCE_S + gpu_s)
         if told.returncode != 0:
             raise MachineLost(f"{machine.id} cannot run the runner: {told.stderr.strip()[-500:]}")

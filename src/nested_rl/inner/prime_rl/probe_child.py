@@ -10,8 +10,10 @@ import builtins
 import io
 import itertools
 import json
+import secrets
 import sys
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -33,8 +35,8 @@ MODULES: Final = (
 MOST_TASKS: Final = 10_000
 """A taskset with more than this must say that it is INFINITE: the trainer lists every other one whole."""
 
-HOME: Final = "/environment/"
-"""Where the module believes to be, with its data beside it."""
+HOME: Final = "/root/.nested-rl/prime-rl/{run}/work/env/{module}/"
+"""Where the module believes to be, with its data beside it: a place such as it will have on a machine, another one every time."""
 
 _SOUND: Final = """\
 from __future__ import annotations
@@ -74,7 +76,7 @@ def warm() -> None:
         reply = native.answer(request)
         if "error" in reply:
             raise RuntimeError(f"verifiers cannot be used: {reply['error']}")
-    del sys.modules["environment"]
+    native.forget()
 
 
 def serve(pipe: int, *, log_bytes: int) -> None:
@@ -90,19 +92,34 @@ class Native(runner.Environment):
         self._loop = Loop()
         self._tasks: dict[tuple[str, str], Any] = {}
         self._config: Any = None
+        self._found: list[Any] = []
+        package = f"job_{secrets.token_hex(6)}"
+        self._package = types.ModuleType(package)
+        self._module.__name__ = f"{package}.environment"
+        run = f"{secrets.token_hex(8)}-{secrets.token_hex(4)}"
+        self._home = HOME.format(run=run, module=package)
+
+    def forget(self) -> None:
+        """Leave no module behind."""
+        for name in (self._package.__name__, self._module.__name__):
+            del sys.modules[name]
 
     def _load(self, request: Mapping[str, Any]) -> None:
         from verifiers.v1.utils.loaders import resolve_env_config
 
-        opened = _opener(request["data"])
+        opened = _opener(request["data"], self._home)
         if request["source"] is not _SOUND:
             builtins.open = io.open = opened  # type: ignore[assignment] # pathlib opens through io
         scope = self._module.__dict__
-        scope["__file__"] = f"{HOME}__init__.py"
-        sys.modules["environment"] = self._module
+        scope["__file__"] = f"{self._home}{runner.CODE}"
+        scope["__package__"] = self._package.__name__
+        sys.modules |= {self._package.__name__: self._package, self._module.__name__: self._module}
         exec(compile(request["source"], runner.CODE, "exec", dont_inherit=True), scope)  # noqa: S102 - this process is the sandbox
+        self._package.__dict__.update(
+            {name: scope[name] for name in ("__all__", *scope.get("__all__", ())) if name in scope}
+        )
         agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-        taskset = {"id": "environment"}
+        taskset = {"id": self._package.__name__}
         self._config = resolve_env_config({"taskset": taskset, "agent": agent})
         settings = request.get("settings") or {}
         if settings:
@@ -125,9 +142,15 @@ class Native(runner.Environment):
         taskset.load = lambda: map(_checked, itertools.count(), load())
         return taskset, list(itertools.islice(iter(taskset), n))
 
-    def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """How many tasks (at most one more than MOST_TASKS), whether endless, which rewards, and those that need a runtime."""
+    def _describe(self, request: Mapping[str, Any]) -> Any:
+        """How many tasks (at most one more than MOST_TASKS), whether endless, which rewards, and those that need a runtime.
+
+        With `prompts` = [start, end]: what those tasks ask.
+        """
+        if (span := request.get("prompts")) is not None:
+            return [task.data.prompt_text for task in self._found[span[0] : span[1]]]
         taskset, found = self._first(MOST_TASKS + 1)
+        self._found = found
         hooks = found[0].hooks("reward") if found else []
         runtime = [
             hook.__name__ for hook in hooks if "runtime" in hook.__code__.co_varnames[: hook.__code__.co_argcount]
@@ -227,15 +250,15 @@ def _answer(index: int, data: Any) -> str:
     raise Wrong("row", f"the data of task {index} has no field with the right answer; call it `answer`", index)
 
 
-def _opener(data: Mapping[str, str]) -> Callable[..., io.StringIO]:
+def _opener(data: Mapping[str, str], home: str) -> Callable[..., io.StringIO]:
     def open_(path: Any, mode: str = "r", *_: Any, **__: Any) -> io.StringIO:
         """The job's own data, from memory, where the package has it."""
         name = str(path)
-        if not name.startswith(HOME) or name.removeprefix(HOME) not in data or mode not in {"r", "rt"}:
+        if not name.startswith(home) or name.removeprefix(home) not in data or mode not in {"r", "rt"}:
             known = ", ".join(data) or "none"
             raise PermissionError(
                 f"open({name!r}): only the job's own data can be read ({known}), as Path(__file__).with_name('data') / NAME"
             )
-        return io.StringIO(data[name.removeprefix(HOME)])
+        return io.StringIO(data[name.removeprefix(home)])
 
     return open_

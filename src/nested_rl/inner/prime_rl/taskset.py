@@ -1,12 +1,12 @@
 r"""A job's environment as an installable verifiers package.
 
 Plain dialect: environment.py is wrapped as a taskset whose rewards are asked of a grading program beside it, in the sandbox
-that probes and nano-scale training use. Native dialect: environment.py is a verifiers v1 taskset; it becomes the package as it
-is. Either way the harness is `HARNESS`, which runs in the environment's worker.
+that probes and nano-scale training use. Native dialect: environment.py is a verifiers v1 taskset; the package gives it on as it is,
+without the tasks that belong to an evaluation. Either way the harness is `HARNESS`, which runs in the environment's worker.
 
 >>> native = package({"environment.py": "import verifiers.v1 as vf\n"}, family="calc_chain", name="job-1")
->>> native.dialect, native.taskset, sorted(native.files)
-('native', 'job-1', ['job_1/__init__.py', 'nested_rl_inline/__init__.py', 'pyproject.toml'])
+>>> native.dialect, native.taskset, [path for path in sorted(native.files) if "/grading/" not in path]
+('native', 'job-1', ['job_1/__init__.py', 'job_1/environment.py', 'nested_rl_inline/__init__.py', 'pyproject.toml'])
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def package(files: Mapping[str, str], *, family: str, name: str) -> Package:
     """A valid job's environment as a package with the taskset id `name`.
 
     `family` is the name of the job's family, or the path of its folder when it is none of the built-in ones: rows that are
-    questions of an evaluation, of this family or of any built-in one, are dropped by the plain dialect's wrapper.
+    questions of an evaluation, of this family or of any built-in one, are dropped by the wrapper of either dialect.
     """
     module = name.replace("-", "_")
     if not (module.isidentifier() and module.islower() and module.isascii()) or module == _INLINE:
         raise SettingsError(f"package name {name!r}: use small letters, digits and dashes, beginning with a letter")
     which = dialect(files)
-    own = _native(files) if which == "native" else _plain(files, family)
+    own = _native(files, family) if which == "native" else _plain(files, family)
     return Package(
         taskset=name,
         dialect=which,
@@ -98,9 +98,11 @@ def package(files: Mapping[str, str], *, family: str, name: str) -> Package:
     )
 
 
-def _native(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    yield "__init__.py", files[CODE]
+def _native(files: Mapping[str, str], family: str) -> Iterator[tuple[str, str]]:
+    yield "__init__.py", (_TEMPLATE / "kept.py").read_text("utf-8")
+    yield CODE, files[CODE]
     yield from ((path, text) for path, text in files.items() if path.startswith(DATA))
+    yield from _library(family)
 
 
 def _plain(files: Mapping[str, str], family: str) -> Iterator[tuple[str, str]]:
@@ -109,6 +111,10 @@ def _plain(files: Mapping[str, str], family: str) -> Iterator[tuple[str, str]]:
     yield "__init__.py", '"""A wrapped job."""\n\nfrom .taskset import PlainTaskset\n\n__all__ = ["PlainTaskset"]\n'
     yield f"job/{CODE}", files[CODE]
     yield from ((f"job/{path}", text) for path, text in files.items() if path.startswith(DATA))
+    yield from _library(family)
+
+
+def _library(family: str) -> Iterator[tuple[str, str]]:
     library = "grading/nested_rl"
     yield f"{library}/__init__.py", '"""What grading needs of nested_rl."""\n'
     yield f"{library}/jobs/__init__.py", ""

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from attrs import evolve
+
 from nested_rl import redact, tasks, weights
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import AgentFault, InfraFault, MissingExtra, SettingsError
@@ -18,6 +20,7 @@ from nested_rl.inner.prime_rl.keys.render import render
 from nested_rl.inner.prime_rl.launch import Terms, launch
 from nested_rl.inner.prime_rl.memory import SHAPES, Placement, Shape, place
 from nested_rl.inner.prime_rl.order import Order
+from nested_rl.inner.prime_rl.preflight import NotApart
 from nested_rl.inner.prime_rl.probe import Probe
 from nested_rl.inner.prime_rl.problems import told
 from nested_rl.inner.prime_rl.shelf import Shelf
@@ -48,7 +51,8 @@ class PrimeRLTrainer(InnerTrainer):
     A base that is not one of these is given with its `Shape` in `shapes`. `machines` are what jobs will run on (a run tells it
     from its compute backend): a job that fits none of them is refused. `timeout_s` bounds training and scoring of one job
     together. `python` is an interpreter with verifiers for the probe of tasksets (None: this one); `argv` starts prime-rl, and
-    `terms` say how it runs on a machine and how closely it is watched. A run keeps every adapter, and `keep_best` full fine-tunes.
+    `terms` say how it runs on a machine and how closely it is watched. `allow_weak_sandbox` lets verifiers tasksets, which run
+    unconfined there, run as the runner's own user too, where there is no other; without it they are refused there. A run keeps every adapter, and `keep_best` full fine-tunes.
 
     >>> PrimeRLTrainer().bases
     ('Qwen/Qwen3-0.6B', 'Qwen/Qwen3-1.7B')
@@ -66,6 +70,7 @@ class PrimeRLTrainer(InnerTrainer):
         python: str | None = None,
         argv: Sequence[str] = ("rl", "@", JOB),
         terms: Terms | None = None,
+        allow_weak_sandbox: bool = False,
         keep_best: int = 3,
         clock: Clock | None = None,
     ) -> None:
@@ -81,7 +86,10 @@ class PrimeRLTrainer(InnerTrainer):
         self.bases = tuple(bases)
         self.timeout_s = timeout_s
         self._machines = tuple(machines)
-        self._python, self._argv, self._terms = python, tuple(argv), terms
+        terms = terms or Terms()
+        self._terms = evolve(terms, allow_weak_sandbox=allow_weak_sandbox or terms.allow_weak_sandbox)
+        self._python, self._argv = python, tuple(argv)
+        self._refuses_tasksets = False
         self._clock = clock or SystemClock()
         self._keep_best = keep_best
         self._shelf: Shelf | None = None
@@ -120,7 +128,7 @@ class PrimeRLTrainer(InnerTrainer):
             return guide.brief(self.surface)
         shapes = {base: self._shapes[base] for base in self.bases}
         whole = job.whole(shapes, self._machines) if self._machines else None
-        return guide.full(self.surface, native=self._probes_tasksets(), whole=whole)
+        return guide.full(self.surface, native=self._takes_tasksets(), whole=whole)
 
     @property
     def scoring_need(self) -> Need:
@@ -141,7 +149,7 @@ class PrimeRLTrainer(InnerTrainer):
         if config is None or problems:
             code = await asyncio.to_thread(self._prober.written, draft.files, self._families)
             findings = Findings(problems=(*problems, *code))
-        elif dialect(draft.files) == "native" and not self._probes_tasksets():
+        elif dialect(draft.files) == "native" and not self._takes_tasksets():
             hint = "define examples and reward instead"
             found = told("environment.dialect", CODE, "verifiers tasksets are not accepted here", hint)
             findings = Findings(problems=(found,))
@@ -198,6 +206,10 @@ class PrimeRLTrainer(InnerTrainer):
             return False
         return True
 
+    def _takes_tasksets(self) -> bool:
+        """Not any more when a machine has turned one away: a fault of ours that an agent can repeat would be a way out for it."""
+        return not self._refuses_tasksets and self._probes_tasksets()
+
     async def close(self) -> None:
         """End the sandboxes. A later `validate` starts others."""
         probe, self._probe = self._probe, None
@@ -213,7 +225,11 @@ class PrimeRLTrainer(InnerTrainer):
             order = await within(self._clock, setup_s, self.order(job.spec, machine))
         except Overdue:
             raise InfraFault(f"{machine.id} did not have the weights of {job.spec.base} within {setup_s:g} s") from None
-        ended = await launch(machine, order, terms=self._terms, clock=self._clock)
+        try:
+            ended = await launch(machine, order, terms=self._terms, clock=self._clock)
+        except NotApart:
+            self._refuses_tasksets = True
+            raise
         if self._shelf is not None:
             await self._shelf.take(
                 machine, ended, full=order.kind == "full", within_s=_KEEPING_SHARE * job.spec.timeout_s

@@ -20,6 +20,10 @@ IMAGE_FILES = ("/etc/nested-rl-image", "/app/.image")
 """Whoever starts a machine writes the digest of its image here; the image itself cannot know it."""
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
+_PLACES = """
+import json, sys, sysconfig
+print(json.dumps([sys.executable, f"{sys.prefix}/pyvenv.cfg", sysconfig.get_path("stdlib"), *sys.path]))
+"""
 _VERSIONS = """
 import importlib.metadata as metadata, json, sys
 found = {}
@@ -32,8 +36,11 @@ print(json.dumps(found))
 """
 
 
-def facts(name: str, ids: str, free_mib: int, patience_s: float) -> dict[str, Any]:
-    """Of the machine, and of the environment that the program `name` is installed in. The GPUs `ids` may take a while to be free."""
+def facts(name: str, ids: str, free_mib: int, patience_s: float, user: str) -> dict[str, Any]:
+    """Of the machine, and of the environment that the program `name` is installed in. The GPUs `ids` may take a while to be free.
+
+    `open` says why a job as `user` is not kept apart from what else runs here; "" when it is.
+    """
     found = program.find(name)
     try:
         gpus.freed(ids, free_mib, patience_s, pause=lambda: time.sleep(_PAUSE_S))
@@ -49,6 +56,7 @@ def facts(name: str, ids: str, free_mib: int, patience_s: float) -> dict[str, An
         "driver_fault": driver,
         "disk_gib": shutil.disk_usage(".").free / 2**30,
         "user": _user(),
+        "open": _open(found, user) if found else "nothing to run jobs with",
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
     }
@@ -57,6 +65,20 @@ def facts(name: str, ids: str, free_mib: int, patience_s: float) -> dict[str, An
 def _versions(python: Path) -> dict[str, str]:
     told = _output(str(python), "-I", "-c", _VERSIONS, *PACKAGES)
     return dict(json.loads(told)) if told else {}
+
+
+def _open(found: str, user: str) -> str:
+    """Code that the job could write would run as the runner later on, when its weights are scored."""
+    python = Path(found).with_name("python")
+    walls = program.walls(user, isolate=False, needs=[path for path in (found, str(python)) if Path(path).exists()])
+    if walls.uid is None:
+        return "; ".join(walls.notes) or "jobs run as the user that starts them"
+    told = _output(str(python), "-I", "-c", _PLACES)
+    if not told:
+        return f"{python} does not tell where its packages are"
+    places = [str(Path(found).parent), *json.loads(told)]
+    first = program.writable([place for place in places if Path(place).exists()], walls)
+    return f"the job's user could write {first}" if first else ""
 
 
 def _commit(folder: Path) -> str:

@@ -105,7 +105,7 @@ def prepared(request: Mapping[str, Any], wire: Wire) -> Iterator[Run]:
     """The job unpacked, as sent; its work folder is gone afterwards."""
     state = str(request["state"])
     data = _sent(f"{state}/job.json", str(request["sha256"]))
-    walls = program.walls(str(request["user"]), isolate=bool(request["isolate"]))
+    walls = _walls(request)
     _sweep()
     work = f"{state}/work"
     if walls.uid is not None:
@@ -126,6 +126,19 @@ def prepared(request: Mapping[str, Any], wire: Wire) -> Iterator[Run]:
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _walls(request: Mapping[str, Any]) -> Walls:
+    """Those of this job. `apart`: it runs as somebody else than this runner, or not at all."""
+    found = program.find(str(request["argv"][0]))
+    needs = [str(request["base_path"]), *((found, str(Path(found).with_name("python"))) if found else ())]
+    walls = program.walls(
+        str(request["user"]), isolate=bool(request["isolate"]), needs=list(filter(os.path.exists, needs))
+    )
+    if request["apart"] and walls.uid is None:
+        why = "; ".join(walls.notes) or "it would run as the user that started it"
+        raise Ours(f"a verifiers taskset needs a user of its own: {why}")
+    return walls
 
 
 class Watch:

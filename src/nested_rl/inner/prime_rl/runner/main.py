@@ -33,9 +33,10 @@ ABORTED_EMPTY = re.compile("consecutive (empty train batches|zero-output batch e
 
 
 def begin() -> None:
-    """`facts NAME GPUS FREE_MIB PATIENCE_S` prints what there is; without arguments one job is run."""
+    """`facts NAME GPUS FREE_MIB PATIENCE_S USER` prints what there is; without arguments one job is run."""
     if sys.argv[1:2] == ["facts"]:
-        print(json.dumps(facts.facts(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))))  # noqa: T201  the answer
+        name, ids, free_mib, patience_s, *user = sys.argv[2:]
+        print(json.dumps(facts.facts(name, ids, int(free_mib), float(patience_s), "".join(user))))  # noqa: T201  the answer
     elif sys.argv[1:2] == ["keep"]:
         main()
     else:
@@ -59,7 +60,8 @@ def keep() -> int:
 
 
 def main() -> None:
-    """Read the request, do it, answer."""
+    """Read the request, do it, answer. What this process writes is for its own user alone; a job is given its files."""
+    os.umask(0o077)
     wire = Wire.claim()
     request = wire.request()
     try:

@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,11 @@ SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  looked at, neve
 OPEN_FILES = 32_000
 """As many as prime-rl's image allows; a login over SSH has far fewer."""
 
+NUMBERS = range(58_000, 60_000)
+"""User ids for jobs on machines that have no user for them: no account's, and below what a container maps."""
+_NEVER = {0, 65_534}
+"""Root, and nobody: who the sandbox is where it cannot be more."""
+
 _NEW_USER, _NEW_NETWORK, _NEW_HOSTNAME = 0x10000000, 0x40000000, 0x04000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
 
@@ -49,23 +55,47 @@ class Walls:
     notes: tuple[str, ...] = ()
 
 
-def walls(user: str, *, isolate: bool) -> Walls:
-    """The strongest there are here. `user` is a name, or a number that needs no name. What could not be had is said in `notes`."""
+def walls(user: str, *, isolate: bool, needs: Sequence[str] = ()) -> Walls:
+    """The strongest there are here. `user` is a name, or a number that needs no name. What could not be had is said in `notes`.
+
+    Root gives a job a number of its own where there is no such user, if everything in `needs` can be reached with it.
+    """
     uid, gid, notes = None, None, []
     if user and os.getuid() == 0:
-        if user.isdecimal() and int(user) > 0:
-            uid = gid = int(user)
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(user)
-            uid, gid = entry.pw_uid, entry.pw_gid
+        uid, gid = _known(user)
         if uid is None:
-            notes.append(f"there is no user {user!r} here: the job runs as root")
+            uid = gid = _free_number()
+            closed = [path for path in needs if not reachable(os.path.realpath(path), uid)]
+            notes.append(f"there is no user {user!r} here: the job runs as {uid}, a number of its own")
+            if closed:
+                uid = gid = None
+                notes = [f"there is no user {user!r} here, and only root can go to {closed[0]}: the job runs as root"]
     elif user:
         notes.append(f"not root: the job runs as this user, not as {user!r}")
     network = "own" if isolate and _can_unshare() else "shared"
     if isolate and network == "shared":
         notes.append("no network namespaces here: the job could reach the network")
     return Walls(uid, gid, network, tuple(notes))
+
+
+def _known(user: str) -> tuple[int | None, int | None]:
+    """The ids of a user that a job may have."""
+    uid = gid = int(user) if user.isdecimal() else 0
+    with contextlib.suppress(KeyError):
+        entry = pwd.getpwnam(user)
+        uid, gid = entry.pw_uid, entry.pw_gid or entry.pw_uid
+    return (None, None) if uid in _NEVER else (uid, gid)
+
+
+def _free_number() -> int:
+    """Another one for every runner, so that jobs which run side by side are strangers."""
+    for step in range(len(NUMBERS)):
+        number = NUMBERS[(os.getpid() + step) % len(NUMBERS)]
+        try:
+            pwd.getpwuid(number)
+        except KeyError:
+            return number
+    raise OSError(f"every user id from {NUMBERS[0]} to {NUMBERS[-1]} is somebody's")
 
 
 def environment(work: str, *, gpus: str, program: str) -> dict[str, str]:
@@ -154,6 +184,27 @@ def reachable(path: str, uid: int | None) -> bool:
     """Whether another user can go through every folder on the way to `path`."""
     folders = (Path(path), *Path(path).parents)
     return uid is None or all(folder.stat().st_mode & 0o001 for folder in folders)
+
+
+def writable(roots: Sequence[str], walls: Walls) -> str:
+    """What of these files and folders, or on the way to them, the job could write or replace; "" when nothing."""
+    for root in map(os.path.realpath, roots):
+        for above in Path(root).parents:
+            told = above.stat()
+            if not told.st_mode & stat.S_ISVTX and _open_to(told, walls):
+                return str(above)
+        alone = [] if Path(root).is_dir() else [(root, (), ())]
+        for folder, folders, files in (*alone, *os.walk(root)):
+            for path in (Path(folder), *(Path(folder, name) for name in (*folders, *files))):
+                told = path.lstat()
+                if not stat.S_ISLNK(told.st_mode) and _open_to(told, walls):
+                    return str(path)
+    return ""
+
+
+def _open_to(told: os.stat_result, walls: Walls) -> bool:
+    mine, ours = told.st_uid == walls.uid, told.st_gid == walls.gid and told.st_mode & 0o020
+    return bool(mine or ours or told.st_mode & 0o002)
 
 
 def _enter(walls: Walls) -> None:
