@@ -16,6 +16,7 @@ from nested_rl.errors import MissingExtra
 from nested_rl.inner.prime_rl import job, native
 from nested_rl.inner.prime_rl.keys.allowed import TABLES
 from nested_rl.inner.prime_rl.probe import Probe, fitted
+from nested_rl.inner.prime_rl.wording import HINTS, worded
 from nested_rl.jobs import probe as plain_probe
 from nested_rl.jobs.check import check
 from nested_rl.jobs.folder import JobConfig
@@ -98,6 +99,10 @@ SOUND = {
         rewarding("return (completion.split()[-1:] == [answer]) - 0.01 * min(len(completion), 50)"),
         {},
     ),
+    "the answer stands in the prompt": (
+        giving("return [{'prompt': f'Say {i}', 'answer': f'{i}'} for i in range(n)]"),
+        {},
+    ),
     "two answers": (
         giving("return [{'prompt': f'Is {i} even?', 'answer': 'no' if i % 2 else 'yes'} for i in range(n)]"),
         {},
@@ -172,6 +177,23 @@ def test_each_failure_of_a_plain_job_is_told_by_code(probe, name):
     code, expected = FAULTS[name]
     codes = [p.code for p in examined(probe, code).problems]
     assert set(codes) & {expected} if isinstance(expected, str) else set(codes) & set(expected), codes
+
+
+@pytest.mark.parametrize("name", ["7 no rows", "9 rows of texts", "11 all the same", "18 constant", "35 remembers"])
+def test_a_taskset_is_not_advised_as_the_plain_dialect_is(probe, name):
+    (plain, *_) = examined(probe, FAULTS[name][0]).problems
+    native = worded(plain, rows=64)
+    assert native.hint != plain.hint
+    assert (native.code, native.brief) == (plain.code, plain.brief)
+    assert not any(word in native.hint for word in ("rows", "rng,", "completions", "{"))
+    assert native.where in ("environment.py load()", "environment.py reward")
+
+
+def test_the_names_of_the_earlier_verifiers_are_told(probe):
+    (found,) = examined(probe, NATIVE.replace("import verifiers.v1 as vf", "import verifiers as vf")).problems
+    assert (found.code, found.where) == ("environment.import", "environment.py:2")
+    assert found.hint == "write `import verifiers.v1 as vf`"
+    assert found.hint not in HINTS.values()
 
 
 def test_what_earns_too_much_is_named(probe):

@@ -103,6 +103,25 @@ FAULTS = {
         "environment.missing",
         "earlier verifiers",
     ),
+    "3 an environment": (
+        NATIVE.replace('["SumTaskset"]', '["SumTaskset", "E"]') + "class E(vf.Env):\n    pass\n",
+        "environment.raised",
+        "an environment of its own",
+    ),
+    "3 the earlier names": (
+        NATIVE.replace("import verifiers.v1 as vf", "import verifiers as vf"),
+        "environment.import",
+        "earlier verifiers",
+    ),
+    "31 a word pays": (
+        rewarding(
+            NATIVE,
+            "said = trace.last_reply or ''",
+            "return 1.0 if 'answer' in said.lower() else float(said.split()[-1:] == [self.data.answer])",
+        ),
+        "reward.junk",
+        "earns 1, the right answer 1",
+    ),
     "3 no __all__": (NATIVE.replace("__all__ =", "all ="), "environment.missing", "__all__"),
     "3 no taskset": (NATIVE.replace('["SumTaskset"]', '["SumTask"]'), "environment.raised", "exports no Taskset"),
     "4 two tasksets": (
@@ -277,6 +296,27 @@ async def test_each_failure_is_told_by_code(probe, name):
     assert words in first.message
     assert first.where.startswith("environment.py")
     assert len(rest) <= 1
+
+
+ADVICE = {
+    "3 no taskset": '__all__ = ["YourTaskset"]',
+    "4 two tasksets": '__all__ = ["YourTaskset"]',
+    "9 dicts": "YourTask(YourData(",
+    "10 no field for the answer": "answer: str",
+    "11 too few": "at least 64 tasks",
+    "15 none": "a finite number",
+    "18 constant": "self.data.answer",
+    "35 remembers": "random.Random(self.config.seed)",
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+async def test_the_advice_is_that_of_this_dialect(probe, name):
+    code, expected, _ = FAULTS[name]
+    (found, *_) = (await probe.examine(draft(code), config(), FAMILIES)).problems
+    assert found.code == expected
+    assert ADVICE[name] in found.hint
+    assert "pydantic.dev" not in found.message
 
 
 async def test_settings_of_a_taskset_reach_it_and_unknown_ones_are_named(probe):

@@ -249,5 +249,6 @@ _HINTS = {
     "RecursionError": "it calls itself without end",
     "PermissionError": "files, sockets, processes and threads are not available",
     "BlockingIOError": "processes and threads are not available",
+    "SystemExit": "return values; never end the process",
     "ModuleNotFoundError": "only the allowed modules can be imported",
 }

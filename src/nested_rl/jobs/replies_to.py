@@ -25,7 +25,8 @@ def row(prompt: str, answer: str, rules: ProbeRules) -> Iterator[tuple[str, str]
     yield "junk a long reply", ("z" if "z" not in answer else "y") * rules.reply_chars
     yield "junk words without an answer", " ".join(word for word in _WORDS if answer.lower() not in word)
     if rules.talkative:
-        yield "junk the prompt itself", prompt
+        if answer.lower() not in prompt.lower():
+            yield "junk the prompt itself", prompt
         yield "junk a reply of many words", ("word " if answer not in "word " else "hm ") * (rules.reply_chars // 5)
         digit = next((digit for digit in "7890123456" if digit not in answer), "")
         yield "junk a long number", rules.answer_forms[0].format(answer=9 * digit)

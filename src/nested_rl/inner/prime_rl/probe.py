@@ -6,15 +6,16 @@ verifiers loaded. Verdicts are made here, from raw rows and rewards.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve
@@ -26,6 +27,7 @@ from nested_rl.inner.prime_rl.keys.allowed import ARGUMENTS
 from nested_rl.inner.prime_rl.keys.reading import NAME
 from nested_rl.inner.prime_rl.problems import told
 from nested_rl.inner.prime_rl.taskset import dialect
+from nested_rl.inner.prime_rl.wording import HINTS, worded
 from nested_rl.interfaces import TaskFamily
 from nested_rl.jobs import probe as plain_probe
 from nested_rl.jobs.check import check
@@ -47,9 +49,8 @@ CALL_S: Final = 0.25
 LETTERS_A_TOKEN: Final = 3
 """English has four and more, digits and code fewer: a prompt within this bound fits, without a tokenizer."""
 _TEMPLATE_TOKENS: Final = 32
+_LONGEST_REPLY: Final = 4_096
 _PROMPTS: Final = 2_000
-_AT_ONCE: Final = 200
-"""Prompts in one reply: of the longest ones, all fit."""
 _MOST_ROWS: Final = 256
 
 
@@ -104,7 +105,10 @@ class Probe:
         try:
             is_native = dialect(files) == "native"
             surface, form = (native.widened(self._surface), native.form) if is_native else (self._surface, None)
-            return check(files, surface, form) or tuple(_copies(files, families))
+            problems = check(files, surface, form)
+            if is_native:
+                problems = _advised(problems, files[CODE])
+            return problems or tuple(_copies(files, families))
         except Exception:
             log.exception("the checks failed on a job, which is refused; this is a bug of nested_rl")
             return (problem("environment.syntax", CODE, "the job cannot be checked", "write plainer files"),)
@@ -134,10 +138,35 @@ def fitted(rules: ProbeRules, config: JobConfig) -> ProbeRules:
         rules,
         rows=max(rules.rows, min(prompts, _MOST_ROWS)),
         prompt_chars=max(1, min(rules.prompt_chars, room)),
+        reply_chars=max(rules.reply_chars, min(4 * rollout["max_tokens"], _LONGEST_REPLY)),
     )
 
 
 # ---------------------------------------------------------------- the native dialect
+
+
+def _advised(problems: Sequence[Problem], source: str) -> tuple[Problem, ...]:
+    """With hints of this dialect. Names of the earlier verifiers are told as such, and not one by one."""
+    earlier = list(_earlier(source))
+    if earlier:
+        problems = [*earlier, *(one for one in problems if one.code == "environment.missing")]
+    return tuple(evolve(one, hint=HINTS.get(one.hint, one.hint)) for one in problems)
+
+
+def _earlier(source: str) -> Iterator[Problem]:
+    """Whether it takes the names of `verifiers` itself for those of verifiers.v1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            nodes = list(ast.walk(ast.parse(source)))
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return  # told already
+    if any(isinstance(node, ast.Attribute) and node.attr == "v1" for node in nodes):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import) and any(alias.name == "verifiers" for alias in node.names):
+            message, hint = "`import verifiers` gives the earlier verifiers", "write `import verifiers.v1 as vf`"
+            yield problem("environment.import", f"{CODE}:{node.lineno}", message, hint, name="verifiers")
 
 
 def _native(
@@ -151,12 +180,10 @@ def _native(
 ) -> Findings:
     try:
         with zygote.spawn(files, limits, settings) as environment:
-            said = environment.describe()
-            problems = tuple(_described(said))
+            problems = tuple(_described(environment.describe()))
             if problems:
                 return Findings(problems=problems)
-            listed = environment.describe
-            found = _held_out(listed, said["tasks"], tasks.held_out(families), look(environment, rules, families))
+            found = look(environment, rules, families)
             if not found.problems:
                 found = evolve(found, problems=tuple(_slow(environment, rules)))
     except EnvironmentMisbehaved as fault:
@@ -166,10 +193,10 @@ def _native(
             return Findings(
                 problems=(told("prime_rl.argument", where, message, "name them as its config does", name="taskset"),)
             )
-        return Findings(problems=(_worded(explained(fault, families)),))
+        return Findings(problems=(worded(explained(fault, families)),))
     except EnvironmentFault as fault:
-        return Findings(problems=(_worded(explained(fault, families)),))
-    return evolve(found, problems=tuple(map(_worded, found.problems)))
+        return Findings(problems=(worded(explained(fault, families)),))
+    return evolve(found, problems=tuple(worded(one, rows=rules.rows) for one in found.problems))
 
 
 def _described(said: object) -> Iterator[Problem]:
@@ -199,23 +226,6 @@ def _described(said: object) -> Iterator[Problem]:
         yield problem("examples.prompt", f"{CODE} load()", message, "keep only what the reward needs")
 
 
-def _held_out(listed: Callable[..., Any], count: int, held_out: Callable[[str], bool], found: Findings) -> Findings:
-    """What was found, and how many of all tasks belong to an evaluation: by chance one in four, and the package drops them."""
-    many = 0
-    for start in range(0, count, _AT_ONCE):
-        span = [start, min(count, start + _AT_ONCE)]
-        prompts = listed(prompts=span)
-        if not isinstance(prompts, list) or [type(text) for text in prompts] != [str] * (span[1] - span[0]):
-            raise EnvironmentMisbehaved("load() gave no proper reply", during="examples")
-        many += sum(map(held_out, prompts))
-    notes = {**found.notes, "rows/listed": count, "rows/held_out": many}
-    if 2 * many <= count or any(one.code == "examples.held_out" for one in found.problems):
-        return evolve(found, notes=notes)
-    message = f"{many} of its {count} tasks belong to the evaluations; tasks like these are dropped in training"
-    more = problem("examples.held_out", f"{CODE} load()", message, "draw other questions")
-    return evolve(found, problems=(*found.problems, more), notes=notes)
-
-
 def _slow(environment: Environment, rules: ProbeRules) -> Iterator[Problem]:
     """Whether a reward takes so long that it holds up the other rollouts."""
     rows = environment.examples(plain_probe.SEED, rules.rows)[: rules.graded]
@@ -226,12 +236,6 @@ def _slow(environment: Environment, rules: ProbeRules) -> Iterator[Problem]:
     if mean > CALL_S:
         message = f"a reward takes {mean:.2f} s, and nothing else of its worker runs meanwhile"
         yield problem("reward.slow", f"{CODE} reward", message, "do not sleep; precompute in load()")
-
-
-def _worded(found: Problem) -> Problem:
-    """The same problem in the words of the native dialect: `load` is what gives rows."""
-    words = functools.partial(re.sub, r"\bexamples\b(\(rng, \d+\))?", "load()")
-    return evolve(found, where=words(found.where), message=words(found.message), hint=words(found.hint))
 
 
 # ---------------------------------------------------------------- questions of the evaluations in the text
