@@ -19,6 +19,7 @@ from nested_rl.clock import Clock
 from nested_rl.errors import BudgetExceeded, NestedRLError, RewardError, RunDirError, SupervisionError
 from nested_rl.interfaces import AgentHarness, Desk, InnerTrainer, JobQueue, Policy, RewardFn
 from nested_rl.jobs.folder import digest
+from nested_rl.jobs.secrets import secret
 from nested_rl.types import (
     Conversation,
     Draft,
@@ -29,7 +30,6 @@ from nested_rl.types import (
     JobSpec,
     JobState,
     Outcome,
-    Problem,
     Score,
     Submitted,
     Task,
@@ -134,7 +134,7 @@ class EpisodeDesk(Desk):
         files = dict(files)
         draft = Draft(task=self.task, files=files)
         known = f"{digest(files)}:{self.task.family}:{self.task.difficulty}"
-        validation = _secret(files) or self._parts.valid.get(known) or await self._parts.inner.validate(draft)
+        validation = secret(files) or self._parts.valid.get(known) or await self._parts.inner.validate(draft)
         if validation.ok:
             self._parts.valid[known] = validation
         self.validations.append(validation)
@@ -220,21 +220,6 @@ class Accepted:
     job: Job
     attempt: int
     reused: bool
-
-
-def _secret(files: Mapping[str, str]) -> Validation | None:
-    """A job that holds a secret of this computer is refused: what was accepted is hashed, runs and is kept as it is."""
-    found = next((name for name, text in files.items() if redact.holds(text) or redact.holds(name)), None)
-    if found is None:
-        return None
-    problem = Problem(
-        code="files.secret",
-        where=redact.known(found),
-        message="this file holds a key or password of the computer that runs the experiment",
-        hint="take it out",
-        brief="a file holds a secret",
-    )
-    return Validation(ok=False, problems=(problem,))
 
 
 @frozen(kw_only=True)

@@ -219,3 +219,38 @@ print([resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in na
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == f"[7, {1 << 30}, {1 << 20}, 1, 12, 0] / True\n"
+
+
+def test_jobs_check_runs_no_foreign_code_behind_limits_alone_unless_told_to(tmp_path, monkeypatch, capsys):
+    from nested_rl import cli
+    from nested_rl.inner.nano import NanoInnerTrainer
+    from nested_rl.types import Validation
+
+    asked = []
+
+    async def level(self):
+        return "limits"
+
+    async def validate(self, draft):
+        asked.append(draft)
+        return Validation(ok=True, base="nano-m")
+
+    monkeypatch.setattr(NanoInnerTrainer, "sandbox_level", level)
+    monkeypatch.setattr(NanoInnerTrainer, "validate", validate)
+    (tmp_path / "job.toml").write_text("")
+    assert cli.main(["jobs", "check", str(tmp_path)]) == 2
+    assert "--allow-weak-sandbox" in capsys.readouterr().err
+    assert not asked
+    assert cli.main(["jobs", "check", str(tmp_path), "--allow-weak-sandbox"]) == 0
+    assert asked
+
+
+def test_jobs_check_tells_of_a_secret_as_a_submission_is_told(tmp_path, monkeypatch, capsys):
+    from nested_rl import cli
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-0123456789abcdef")
+    (tmp_path / "job.toml").write_text("# sk-canary-0123456789abcdef\n")
+    assert cli.main(["jobs", "check", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "[files.secret]" in out
+    assert "sk-canary" not in out

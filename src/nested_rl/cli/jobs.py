@@ -30,6 +30,7 @@ def check(
     family: str = "calc_chain",
     gpus: int = 0,
     gpu_memory_gib: float = 0.0,
+    allow_weak_sandbox: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Validate a job folder the way an agent's submission is validated.
@@ -45,17 +46,20 @@ def check(
         family: The family it is for.
         gpus: How many GPUs the machine has that it is for; 0 leaves open where it will run.
         gpu_memory_gib: The memory of each of them; goes together with --gpus.
+        allow_weak_sandbox: Run the job's code also where nothing but resource limits holds it; for code that you trust.
         as_json: Print {"ok": ..., "problems": [{"code", "where", "message", "hint"}, ...]}, and "warnings" when there are any.
     """
     from nested_rl import sync
 
     if not as_json:
-        verdict = sync.run(_verdict(directory, inner, family, _machine(gpus, gpu_memory_gib)))
+        verdict = sync.run(_verdict(directory, inner, family, _machine(gpus, gpu_memory_gib), weak=allow_weak_sandbox))
         _tell(directory, verdict)
         return 0 if verdict.ok else 1
     with _warnings() as said:
         try:
-            verdict = sync.run(_verdict(directory, inner, family, _machine(gpus, gpu_memory_gib)))
+            verdict = sync.run(
+                _verdict(directory, inner, family, _machine(gpus, gpu_memory_gib), weak=allow_weak_sandbox)
+            )
             problems = [_plain(problem) for problem in verdict.problems]
         except NestedRLError as error:  # a program that reads JSON gets JSON
             problems = [{"code": "check", "where": str(directory), "message": str(error), "hint": ""}]
@@ -89,7 +93,7 @@ def _warnings() -> Iterator[list[str]]:
         log.removeHandler(handler)
 
 
-async def _verdict(directory: Path, inner: str, family: str, machine: Need | None) -> Validation:
+async def _verdict(directory: Path, inner: str, family: str, machine: Need | None, *, weak: bool) -> Validation:
     from nested_rl import parts, tasks
 
     files = read(directory)
@@ -97,14 +101,18 @@ async def _verdict(directory: Path, inner: str, family: str, machine: Need | Non
     if machine is not None and hasattr(trainer, "offered"):
         trainer.offered((machine,))
     (chosen,) = tasks.load(family, scale=trainer.scale)
-    return await _validate(trainer, chosen, Draft(task=next(chosen.tasks("train")), files=files))
+    return await _validate(trainer, chosen, Draft(task=next(chosen.tasks("train")), files=files), weak=weak)
 
 
-async def _validate(trainer: Any, family: Any, draft: Draft) -> Validation:
+async def _validate(trainer: Any, family: Any, draft: Draft, *, weak: bool) -> Validation:
+    from nested_rl.jobs.secrets import secret
+
     if hasattr(trainer, "bind"):
         trainer.bind((family,))
     try:
-        verdict: Validation = await trainer.validate(draft)
+        if hasattr(trainer, "require_walls") and not weak:
+            await trainer.require_walls()
+        verdict: Validation = secret(draft.files) or await trainer.validate(draft)
     finally:
         if hasattr(trainer, "close"):
             await trainer.close()

@@ -53,7 +53,7 @@ def require_walls(level: Level) -> None:
         raise SettingsError(
             "this computer has only resource limits to put around agent-written code, which is too little for an agent that "
             "may be clever: run on Linux with user namespaces or seccomp (nested-rl doctor tells), or accept the risk with "
-            "Experiment(allow_weak_sandbox=True)"
+            "Experiment(allow_weak_sandbox=True), or --allow-weak-sandbox of `jobs check`"
         )
 
 
