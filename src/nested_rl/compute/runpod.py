@@ -48,8 +48,8 @@ class RunpodCompute(ComputeBackend):
     with the same folder, which takes over its pods. A pod ends itself when nobody has been heard of for `lease_s`, or after
     `terms.ttl_s`. `account` (a `Meter`) limits what the pods may cost. The pods' figures are in `costs()`.
 
-    >>> compute = RunpodCompute(["2x NVIDIA RTX A5000", "NVIDIA A40"], max_machines=16)
-    >>> [f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in compute.offers()]
+    >>> compute = RunpodCompute(["2x NVIDIA RTX A5000", "NVIDIA A40"], max_machines=16)   # doctest: +SKIP
+    >>> [f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in compute.offers()]    # doctest: +SKIP
     ['2 x 24 GiB', '2 x 24 GiB', '1 x 48 GiB', '1 x 48 GiB']
     """
 
