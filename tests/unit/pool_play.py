@@ -234,3 +234,15 @@ def settled(fleet, pool, *, most, slack_usd=0.0):
     assert not fleet.twice
     ledger, meter = fleet.fake.usd(), fleet.spent(pool)
     assert ledger - 1e-9 <= meter <= ledger * 1.02 + slack_usd + 1e-9, (ledger, meter)
+
+
+def run(fleet, work, pool):
+    """`work` and the pool's end, in virtual time."""
+
+    async def all_of_it():
+        try:
+            return await work
+        finally:
+            await pool.close()
+
+    return fleet.clock.run(all_of_it())
