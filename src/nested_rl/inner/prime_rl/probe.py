@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve
@@ -51,6 +51,8 @@ LETTERS_A_TOKEN: Final = 3
 _TEMPLATE_TOKENS: Final = 32
 _LONGEST_REPLY: Final = 4_096
 _PROMPTS: Final = 2_000
+_AT_ONCE: Final = 200
+"""Prompts in one reply: of the longest ones, all fit."""
 _MOST_ROWS: Final = 256
 
 
@@ -180,10 +182,12 @@ def _native(
 ) -> Findings:
     try:
         with zygote.spawn(files, limits, settings) as environment:
-            problems = tuple(_described(environment.describe()))
+            said = environment.describe()
+            problems = tuple(_described(said))
             if problems:
                 return Findings(problems=problems)
-            found = look(environment, rules, families)
+            listed = environment.describe
+            found = _held_out(listed, said["tasks"], tasks.held_out(families), look(environment, rules, families))
             if not found.problems:
                 found = evolve(found, problems=tuple(_slow(environment, rules)))
     except EnvironmentMisbehaved as fault:
@@ -224,6 +228,23 @@ def _described(said: object) -> Iterator[Problem]:
     if largest > LARGEST:
         message = f"the data of one task has {largest} characters; at most {LARGEST} are allowed"
         yield problem("examples.prompt", f"{CODE} load()", message, "keep only what the reward needs")
+
+
+def _held_out(listed: Callable[..., Any], count: int, held_out: Callable[[str], bool], found: Findings) -> Findings:
+    """What was found, and how many of all tasks belong to an evaluation: by chance one in four, and the package drops them."""
+    many = 0
+    for start in range(0, count, _AT_ONCE):
+        span = [start, min(count, start + _AT_ONCE)]
+        prompts = listed(prompts=span)
+        if not isinstance(prompts, list) or [type(text) for text in prompts] != [str] * (span[1] - span[0]):
+            raise EnvironmentMisbehaved("load() gave no proper reply", during="examples")
+        many += sum(map(held_out, prompts))
+    notes = {**found.notes, "rows/listed": count, "rows/held_out": many}
+    if 2 * many <= count or any(one.code == "examples.held_out" for one in found.problems):
+        return evolve(found, notes=notes)
+    message = f"{many} of its {count} tasks belong to the evaluations; tasks like these are dropped in training"
+    more = problem("examples.held_out", f"{CODE} load()", message, "draw other questions")
+    return evolve(found, problems=(*found.problems, more), notes=notes)
 
 
 def _slow(environment: Environment, rules: ProbeRules) -> Iterator[Problem]:
