@@ -37,7 +37,16 @@ from attrs import asdict, field, frozen
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.errors import AgentFault, InfraFault, MachineLost
 from nested_rl.inner.prime_rl.order import RUN_FOLDER, Ended, Order
-from nested_rl.inner.prime_rl.preflight import JOB_USER, PINNED, Facts, forget, installed, preflight, require_apart
+from nested_rl.inner.prime_rl.preflight import (
+    JOB_USER,
+    PINNED,
+    Facts,
+    NotApart,
+    forget,
+    installed,
+    preflight,
+    require_apart,
+)
 from nested_rl.interfaces import Machine, Process
 from nested_rl.types import JSON
 from nested_rl.waiting import Overdue, uninterrupted, within
@@ -127,6 +136,8 @@ def judge(machine: str, answer: Mapping[str, Any]) -> None:
     stop, why = answer["stop"], answer["why"]
     if trouble := _trouble(answer):
         raise InfraFault(f"{machine}: {trouble} (the run: {stop} {why})")
+    if stop == "not_apart":
+        raise NotApart(f"{machine}: {why}")
     if stop in {"ours", "disk_other"}:
         raise InfraFault(f"{machine}: {why}")
     if stop == "called_off":

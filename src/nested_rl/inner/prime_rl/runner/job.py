@@ -35,7 +35,15 @@ Stop = tuple[str, str]
 
 
 class Ours(Exception):
-    """Something failed that is not the job's doing."""
+    """Something failed that is not the job's doing. `stop` is what the controller is told."""
+
+    stop = "ours"
+
+
+class NotApart(Ours):
+    """The job would run as this runner's own user, which it may not."""
+
+    stop = "not_apart"
 
 
 @dataclass
@@ -137,7 +145,7 @@ def _walls(request: Mapping[str, Any]) -> Walls:
     )
     if request["apart"] and walls.uid is None:
         why = "; ".join(walls.notes) or "it would run as the user that started it"
-        raise Ours(f"a verifiers taskset needs a user of its own: {why}")
+        raise NotApart(f"a verifiers taskset needs a user of its own: {why}")
     return walls
 
 

@@ -71,7 +71,7 @@ def main() -> None:
             wire.tell("started", notes=run.walls.notes, network=run.walls.network, uid=run.walls.uid)
             answer = train(run)
     except Ours as fault:
-        answer = {"stop": "ours", "why": str(fault)}
+        answer = {"stop": fault.stop, "why": str(fault)}
     except Exception as error:  # noqa: BLE001  told to the controller, which knows what to do about it
         traceback.print_exc()
         answer = {"stop": "ours", "why": f"{type(error).__name__}: {error}"}
