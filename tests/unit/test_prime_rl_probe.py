@@ -160,7 +160,7 @@ FAULTS = {
             "a box": "'boxed' in completion",
             "one of the words": "'therefore' in completion.lower()",
             "the prompt": "prompt in completion",
-            "length": "len(completion) > 2000",
+            "length": "len(completion) > 3000",
             "many words": "len(completion.split()) > 300",
             "any long number": "completion.isdigit() and len(completion) > 6",
         }.items()
@@ -227,6 +227,14 @@ def test_a_prompt_leaves_room_for_its_completion_and_a_batch_has_its_prompts():
     assert rules.prompt_chars == 3 * (1024 - 512 - 32)
     assert rules.rows == 128
     assert fitted(SURFACE.probe, config()).rows == SURFACE.probe.rows
+
+
+def test_files_that_are_too_big_are_not_read(probe, monkeypatch):
+    """Their sizes are told already, when the folder is looked at."""
+    monkeypatch.setattr("nested_rl.inner.prime_rl.probe.dialect", lambda _: 1 / 0)
+    monkeypatch.setattr("nested_rl.inner.prime_rl.probe._copies", lambda *_: 1 / 0)
+    big = {"environment.py": "(" * 100_000, "data/a.jsonl": "[" * 5_000_000}
+    assert probe.written(big, FAMILIES) == ()
 
 
 def test_checks_that_fail_are_the_jobs_problem(probe, monkeypatch, caplog):

@@ -34,7 +34,7 @@ def surface(bases: Sequence[str]) -> Surface:
         bases=tuple(bases),
         advanced=frozenset({NAME}),
         files=FileRules(data_files=8),
-        probe=ProbeRules(rows=64, answers=2, answer_forms=FORMS, talkative=True),
+        probe=ProbeRules(rows=64, answers=2, answer_forms=FORMS, talkative=True, reply_chars=4_096),
         rules=fits.RULES,
         open={NAME: read},
     )

@@ -49,7 +49,7 @@ CALL_S: Final = 0.25
 LETTERS_A_TOKEN: Final = 3
 """English has four and more, digits and code fewer: a prompt within this bound fits, without a tokenizer."""
 _TEMPLATE_TOKENS: Final = 32
-_LONGEST_REPLY: Final = 4_096
+_LONGEST_REPLY: Final = 16_384
 _PROMPTS: Final = 2_000
 _AT_ONCE: Final = 200
 """Prompts in one reply: of the longest ones, all fit."""
@@ -105,12 +105,16 @@ class Probe:
     def written(self, files: Mapping[str, str], families: Sequence[TaskFamily]) -> tuple[Problem, ...]:
         """What depends on the text of the files alone. So does a failure in here, and it counts as a problem of the job."""
         try:
-            is_native = dialect(files) == "native"
+            sizes = self._surface.files
+            is_native = len(files.get(CODE, "")) <= sizes.code_bytes and dialect(files) == "native"
             surface, form = (native.widened(self._surface), native.form) if is_native else (self._surface, None)
             problems = check(files, surface, form)
             if is_native:
                 problems = _advised(problems, files[CODE])
-            return problems or tuple(_copies(files, families))
+            big = (
+                sum(len(text) for name, text in files.items() if name.startswith(DATA)) > sizes.data_bytes
+            )  # told already
+            return problems or (() if big else tuple(_copies(files, families)))
         except Exception:
             log.exception("the checks failed on a job, which is refused; this is a bug of nested_rl")
             return (problem("environment.syntax", CODE, "the job cannot be checked", "write plainer files"),)
