@@ -12,6 +12,7 @@ from attrs import evolve
 from tasksets import FAMILIES, NATIVE, PLAIN, SURFACE, config, draft, giving, rewarding
 
 from nested_rl.errors import MissingExtra
+from nested_rl.inner.prime_rl import native
 from nested_rl.inner.prime_rl.probe import LIMITS, Probe
 
 
@@ -285,9 +286,15 @@ def held_out_rows(n):
     return [(family.question(program, rng), family.solve(program)) for _, program in programs]
 
 
+UNSEEN = {"6 network, hidden", "24 ends the process", "24 forged verdict"}
+"""Had the checks of the text not seen these, the sandbox would still hold them."""
+
+
 @pytest.mark.parametrize("name", FAULTS)
-async def test_each_failure_is_told_by_code(probe, name):
+async def test_each_failure_is_told_by_code(probe, name, monkeypatch):
     code, expected, words = FAULTS[name]
+    if name in UNSEEN:
+        monkeypatch.setattr(native, "reaches", lambda _: ())
     if name.startswith("30"):
         code = f"ROWS = {held_out_rows(64)!r}\n" + giving(NATIVE, tasks(p="ROWS[i][0]", a="ROWS[i][1]"))
     found = await probe.examine(draft(code), config(), FAMILIES)

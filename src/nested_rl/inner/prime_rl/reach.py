@@ -107,12 +107,14 @@ def reaches(tree: ast.Module) -> Iterator[Problem]:
                 yield _refused(node.id, node)
             case ast.Name(id=name, ctx=ast.Load()) if name in bound and id(node) not in based:
                 yield _refused(name, node, f"name what you take from it: {plain(name)}.…")
-            case ast.Call() | ast.Constant():
+            case ast.Call() | ast.Constant() | ast.MatchClass():
                 yield from _by_text(node)
 
 
-def _by_text(node: ast.Call | ast.Constant) -> Iterator[Problem]:
+def _by_text(node: ast.Call | ast.Constant | ast.MatchClass) -> Iterator[Problem]:
     match node:
+        case ast.MatchClass(kwd_attrs=names, cls=what):
+            yield from (_refused(name, what) for name in names if name.startswith("_") or name in OUTSIDE | _INSIDES)
         case ast.Call(func=ast.Name(id="getattr"), args=[_, wanted, *_]) if not _plainly(wanted):
             yield _refused("getattr", node, "write the attribute's name, with a dot")
         case ast.Constant(value=str(text)):
