@@ -56,7 +56,8 @@ test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	@touch $@
 
 test-tinker: .venvs/tinker/.installed .venvs/tinker-server/.installed  ## the real tinker client and server; the numpy engine against torch and PEFT
-	.venvs/tinker/bin/python -m pytest -q -m "tinker or torch"
+	.venvs/tinker/bin/python -m pytest -q -m torch
+	.venvs/tinker/bin/python -m pytest -q -m tinker
 
 test-vllm: .venvs/vllm/.installed  ## a real vLLM on the CPU
 	.venvs/vllm/bin/python -m pytest -q -m vllm
