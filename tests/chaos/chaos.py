@@ -9,6 +9,7 @@ that ended anywhere else than the one that nobody killed.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import os
 import platform
@@ -282,6 +283,8 @@ def figures(stories: Sequence[Story], **about: float) -> dict[str, object]:
         **{name: sum(len(getattr(story, name)) for story in stories) for name in ("errors", *WRONG)},
         "errors_said": [text.strip().splitlines()[-2:] for story in stories for text in story.errors],
         "struck_after": dict(Counter(event for story in stories for event in story.struck).most_common()),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "wrong": [asdict(story) for story in stories if any(getattr(story, name) for name in WRONG)],
