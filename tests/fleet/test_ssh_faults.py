@@ -17,7 +17,7 @@ SOON_S = 20
 
 
 def compute_of(*hosts, **settings):
-    return SSHCompute(list(hosts), **{"patience_s": 20.0, "keepalive_s": 1.0, **settings})
+    return SSHCompute(list(hosts), **{"patience_s": 20.0, "keepalive_s": 1.0, "lease_s": 40.0, **settings})
 
 
 @pytest.fixture

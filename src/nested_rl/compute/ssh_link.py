@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nested_rl.clock import Clock
 from nested_rl.compute.host import CHUNK_BYTES
 from nested_rl.compute.ssh_login import Host, library, login, runs, take
-from nested_rl.errors import InfraFault, MachineLost, SettingsError
+from nested_rl.errors import InfraFault, MachineLost, NestedRLError, SettingsError
 
 if TYPE_CHECKING:
     import asyncssh
@@ -115,8 +115,10 @@ class Link:
     async def close(self) -> None:
         """End the host program, and with it everything that runs there. A machine that does not answer ends by its lease."""
         self._closed = True
-        with contextlib.suppress(OSError, EOFError, InfraFault, asyncio.TimeoutError):
+        with contextlib.suppress(OSError, EOFError, NestedRLError, asyncio.TimeoutError):
             async with asyncio.timeout(10):
+                if self._base:
+                    await self._connect()  # the line may have broken since
                 await self._ask_once({"op": "end"}, b"")
                 if self._listening is not None:
                     await self._listening  # the host program closes the socket when everything has ended
