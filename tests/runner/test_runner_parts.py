@@ -1,6 +1,7 @@
 """The runner's parts: files of a hostile folder, rows and verdicts, the driver, the process tree, the archive."""
 
 import ast
+import dataclasses
 import json
 import os
 import subprocess
@@ -317,3 +318,14 @@ def test_whether_another_user_can_go_there(tmp_path):
     assert program.reachable(str(tmp_path), None)
     assert not program.reachable(str(tmp_path), 65534)
     assert program.reachable("/usr/bin", 65534)
+
+
+def test_what_the_controller_may_set_is_what_the_runner_knows():
+    """Two programs, one of them alone on its machine: the names and the defaults are the same in both."""
+    import attrs
+
+    from nested_rl.inner.prime_rl.launch import Watch
+
+    sent = {f.name: f.default for f in attrs.fields(Watch) if not f.metadata.get("here")}
+    known = {f.name: f.default for f in dataclasses.fields(Limits) if f.default is not dataclasses.MISSING}
+    assert sent == known
