@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -77,7 +78,7 @@ class Server:
         process = self.processes.pop(pod.id, None)
         if process is None:
             return
-        for pid in {*_tree(process.pid), *_of(pod.name)}:
+        for pid in {*_tree(process.pid), *_of(self.home(pod))}:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -120,12 +121,13 @@ def _tree(leader: int) -> list[int]:
     return found
 
 
-def _of(name: str) -> list[int]:
-    """Processes that have the name of a pod in their environment or on their command line."""
+def _of(home: Path) -> list[int]:
+    """Processes that were told of a pod's own folder. A mere name could be part of anybody's command line."""
+    own = re.compile(re.escape(os.fsencode(home)) + rb"(?![^/\0\s])")
     return [
         int(folder.name)
         for folder in Path("/proc").glob("[0-9]*")
-        if name.encode() in _read(folder / "environ") + _read(folder / "cmdline") and int(folder.name) != os.getpid()
+        if own.search(_read(folder / "environ") + b"\0" + _read(folder / "cmdline")) and int(folder.name) != os.getpid()
     ]
 
 
