@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nested_rl import redact
 from nested_rl.alarms import KINDS
 from nested_rl.report import digest as digests
 from nested_rl.report import pictures
 from nested_rl.report.digest import Digest
+from nested_rl.report.markup import templates
 from nested_rl.report.phrases import count, duration, money, number, percent
 from nested_rl.rundir import RunDir, write_atomic
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _TABLE_ROWS = 200
 CUT_OFF_SHARE = 0.1
@@ -52,7 +49,7 @@ def write_report(run: RunDir) -> Path:
 def render(run: RunDir) -> str:
     """The page as text."""
     digest = digests.read(run)
-    page = _templates().get_template("page.html.j2")
+    page = templates().get_template("page.html.j2")
     return page.render(
         d=digest,
         headline=sentences(digest),
@@ -175,26 +172,3 @@ def _flat(spec: Any, prefix: str = "") -> list[tuple[str, str]]:
 def _spelled(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
     return text if len(text) <= 300 else f"{text[:297]}..."
-
-
-def _clean(value: Any) -> Any:
-    """What is put into the page holds no secret; pictures and highlighted code are made of clean text already."""
-    return redact.text(value) if type(value) is str else value
-
-
-@functools.cache
-def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    from nested_rl.report.showcase import inert
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_clean,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent, duration=duration, money=money, inert=inert, count=count)
-    return environment
