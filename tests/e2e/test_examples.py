@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ SCRIPTS = (
     "07_llm_agent_openai.py",
     "12_published_adapter.py",
 )
+PLUGIN = EXAMPLES / "11_plugin"
 ELSEWHERE = {"09_ssh_hosts.py": "tests/fleet/test_ssh_run.py"}
 """Examples that a tier of its own runs."""
 STEP = re.compile(r"^step +1/1  reward (\d\.\d+)  ", re.MULTILINE)
@@ -197,3 +199,34 @@ def test_an_adapter_is_compared_with_its_base_on_the_held_out_family(said, llm):
     assert "(n=2, paired)" in difference
     assert {body["model"] for body in llm.seen} == {"small", "other"}
     assert all(body["temperature"] == 1.0 for body in llm.seen if len(body["messages"]) > 1)
+
+
+@pytest.fixture
+def installed(tmp_path) -> dict[str, str]:
+    """The environment of a program for which the plug-in is installed, without pip, which would want a network."""
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = tmp_path / "site" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = [
+        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in points.items())])
+        for group, points in project["entry-points"].items()
+    ]
+    (told / "entry_points.txt").write_text("\n".join(groups))
+    return {**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": f"{told.parent}:{PLUGIN / 'src'}"}
+
+
+def _done(argv: list[str | Path], folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_plugin_is_found_by_its_name_and_keeps_the_contract(installed, tmp_path):
+    command = [sys.executable, "-c", "import sys; from nested_rl.cli import main; sys.exit(main())"]
+    assert STEP.search(_done([*command, "run", PLUGIN / "run.toml"], tmp_path, installed))
+    assert 'name = "nested_rl_pausable.PausableCompute"' in (tmp_path / "runs/example-plugin/run.toml").read_text(
+        encoding="utf-8"
+    )
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", PLUGIN, "-c", PLUGIN / "pyproject.toml"]
+    assert re.search(r"\d+ passed", _done([sys.executable, "-m", "pytest", *options, PLUGIN], tmp_path, installed))
