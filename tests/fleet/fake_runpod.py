@@ -1,7 +1,7 @@
 """A fake of Runpod's REST API v2: strict about what it is sent, with a ledger of its own, and able to fail in every known way.
 
 `FakeRunpod.handle` is the whole server, on a clock that is given to it: behind `httpx.MockTransport` for virtual time, behind a real
-HTTP server for pods that are real processes.
+HTTP server for pods that are real processes. At /graphql it answers what the official package asks (`fake_runpod_graphql`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import fake_runpod_graphql
 
 KEY = "rpa_TESTKEY0123456789"
 PRICES = {"NVIDIA A40": (None, 0.44), "NVIDIA RTX A5000": (0.16, 0.27), "NVIDIA GeForce RTX 4090": (0.34, 0.74)}
@@ -121,8 +122,10 @@ class FakeRunpod:
         self.requests.append((method, path, told))
         if headers.get("authorization") != f"Bearer {KEY}" and not self._own_key(headers, path):
             return self._problem(401, "Unauthorized", "invalid API key")
-        if "nested-rl/" not in headers.get("user-agent", "") and "curl" not in headers.get("user-agent", ""):
+        if not any(name in headers.get("user-agent", "") for name in ("nested-rl/", "curl", "RunPod-Python-SDK/")):
             return self._problem(403, "Forbidden", "error code: 1010")
+        if (method, path) == ("POST", "/graphql"):
+            return fake_runpod_graphql.answer(self, told)
         match method, path.strip("/").split("/")[1:]:
             case "POST", ["pods"]:
                 return self._create(told)

@@ -18,11 +18,11 @@ from fake_runpod import FakePod, FakeRunpod
 
 
 class Server:
-    """`fake` holds the ledger. Pods are process groups of their own, ended when the fake says so and at `close`."""
+    """`fake` holds the ledger. Pods are process groups of their own, ended when the fake says so and at `close`; or only on paper."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, real: bool = True) -> None:
         self.folder = folder
-        self.fake = FakeRunpod(time.time, boot=self._boot)
+        self.fake = FakeRunpod(time.time, boot=self._boot if real else None)
         self.fake.end = self._end
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.lock = threading.RLock()
@@ -97,6 +97,9 @@ class Server:
                     status, told, data = server.fake.handle(
                         self.command, url.path, dict(parse_qsl(url.query)), headers, body
                     )
+                if status is None:  # no answer ever comes: the line breaks
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 for name, value in {**told, "content-length": str(len(data))}.items():
                     self.send_header(name, value)
