@@ -20,6 +20,7 @@ from nested_rl.cli import (
     evaluating,
     exporting,
     jobs,
+    machines,
     models,
     publishing,
     replaying,
@@ -51,10 +52,24 @@ for _command in (
     doctor.doctor,
 ):
     app.command(_command)
-for _group in (tasks.app, jobs.app, models.app):
+for _group in (tasks.app, jobs.app, machines.app, models.app):
     app.command(_group)
 for _place, _name in enumerate(
-    ("pilot", "run", "watch", "evaluate", "report", "replay", "export", "publish", "tasks", "jobs", "models", "doctor")
+    (
+        "pilot",
+        "run",
+        "watch",
+        "evaluate",
+        "report",
+        "replay",
+        "export",
+        "publish",
+        "tasks",
+        "jobs",
+        "machines",
+        "models",
+        "doctor",
+    )
 ):
     app[_name].sort_key = _place  # help lists them in the order in which they are first needed
 
