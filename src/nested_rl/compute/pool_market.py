@@ -50,7 +50,7 @@ class Record:
 
 
 class Market:
-    """The candidates of a pool with what was learnt of each. `job_s` are priors: paid seconds a job by GPU name."""
+    """The candidates of a pool with what was learnt of each. `job_s` are priors: paid seconds a job, by kind ("2x NVIDIA A40") or by GPU."""
 
     def __init__(
         self,
@@ -61,7 +61,9 @@ class Market:
         chance: random.Random | None = None,
     ) -> None:
         known = job_s or {}
-        self.records = {one: Record(seconds=known.get(one.gpu, JOB_S)) for one in candidates}
+        self.records = {
+            one: Record(seconds=known.get(f"{one.gpus}x {one.gpu}", known.get(one.gpu, JOB_S))) for one in candidates
+        }
         self._clock, self._chance = clock, chance or random.Random()
         self._quiet_until_s = 0.0
 
