@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nested_rl import redact
-from nested_rl.report.phrases import count, duration, money, number, percent
+from nested_rl.report.phrases import count, duration, money, number, percent, seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -28,7 +28,8 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, duration=duration, money=money, inert=inert, count=count)
+    spoken = (number, percent, duration, seconds, money, count, inert)
+    environment.filters.update({filter.__name__: filter for filter in spoken})
     return environment
 
 

@@ -43,6 +43,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def seconds(value: float | None) -> str:
+    """A length of time as `duration`, with a decimal where it is short.
+
+    >>> seconds(0.42), seconds(92)
+    ('0.4 s', '1 min 32 s')
+    """
+    return duration(value) if value is None or not value < 10 else f"{value:.1f} s"
+
+
 def money(usd: float | None) -> str:
     """Dollars; small amounts keep two significant digits.
 
