@@ -29,7 +29,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     spoken = (number, percent, duration, seconds, money, count, inert)
-    environment.filters.update({filter.__name__: filter for filter in spoken})
+    environment.filters.update({phrase.__name__: phrase for phrase in spoken})
     return environment
 
 
