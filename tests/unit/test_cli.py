@@ -28,7 +28,7 @@ def run_dir(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "pilot", steps=4, groups_per_step=2, group_size=4).path
 
 
-COMMANDS = ("pilot", "run", "evaluate", "report", "tasks", "jobs", "models", "doctor")
+COMMANDS = ("pilot", "run", "evaluate", "report", "tasks", "jobs", "machines", "models", "doctor")
 
 
 def test_help_lists_every_command_in_the_order_of_need(told):
