@@ -15,6 +15,8 @@ from typing import Any
 import attrs
 import fake_runpod_graphql
 
+from nested_rl.testing.provider import Sent
+
 KEY = "rpa_TESTKEY0123456789"
 PRICES = {"NVIDIA A40": (None, 0.44), "NVIDIA RTX A5000": (0.16, 0.27), "NVIDIA GeForce RTX 4090": (0.34, 0.74)}
 """Dollars per hour of one GPU: community, secure."""
@@ -161,10 +163,8 @@ class FakeRunpod:
         taken = sum(p.body["gpu"]["id"] == gpu and p.body.get("cloud", "SECURE") == cloud for p in self.alive())
         if price is None or taken >= room or fault == "nocap":
             return self._problem(400, "Bad Request", NO_CAPACITY)
-        if isinstance(fault, int):
-            return self._status(fault)
-        if fault == "hang":
-            return None, {}, b""
+        if bad := self._bad(fault):
+            return bad
         pod = FakePod(
             id=f"pod{next(self._ids)}", body=body, created_at=self.now(), usd_per_hour=round(price * count, 4)
         )
@@ -178,8 +178,8 @@ class FakeRunpod:
 
     def _list(self) -> tuple[int, dict[str, str], bytes]:
         fault = self._fault("list")
-        if isinstance(fault, int):
-            return self._status(fault)
+        if bad := self._bad(fault):
+            return bad
         now = [pod.told(self.now()) for pod in self.alive()]
         shown = {"empty": [], "partial": now[: len(now) // 2], "stale": self._stale}.get(fault, now)
         self._stale = now
@@ -187,8 +187,8 @@ class FakeRunpod:
 
     def _get(self, pod_id: str) -> tuple[int, dict[str, str], bytes]:
         fault = self._fault("get")
-        if isinstance(fault, int):
-            return self._status(fault)
+        if bad := self._bad(fault):
+            return bad
         pod = self.pods.get(pod_id)
         if pod is None or pod.ended_at is not None:
             return self._problem(404, "Not Found", f"pod {pod_id} not found")
@@ -203,8 +203,8 @@ class FakeRunpod:
 
     def _terminate(self, pod_id: str) -> tuple[int, dict[str, str], bytes]:
         fault = self._fault("terminate")
-        if isinstance(fault, int):
-            return self._status(fault)
+        if bad := self._bad(fault):
+            return bad
         pod = self.pods.get(pod_id)
         if pod is None or pod.ended_at is not None:
             return self._problem(404, "Not Found", f"pod {pod_id} not found")
@@ -220,8 +220,8 @@ class FakeRunpod:
 
     def _catalog(self, params: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         fault = self._fault("prices")
-        if isinstance(fault, int):
-            return self._status(fault)
+        if bad := self._bad(fault):
+            return bad
         secure = params["cloud"] == "SECURE"
         found = [
             {"id": gpu, "price": {"community": both[0], "secure": both[1]}, "availability": "LOW", "maxCount": 8}
@@ -232,8 +232,8 @@ class FakeRunpod:
 
     def _billing(self, params: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         fault = self._fault("billing")
-        if isinstance(fault, int):
-            return self._status(fault)
+        if bad := self._bad(fault):
+            return bad
         if not {"startTime", "endTime"} <= set(params):
             return self._problem(400, "Bad Request", "endTime is required with startTime")
         rows = [
@@ -246,6 +246,12 @@ class FakeRunpod:
         waiting = self.faults.get(call)
         return waiting.pop(0) if waiting else None
 
+    def _bad(self, fault: Any) -> tuple[int | None, dict[str, str], bytes] | None:
+        """The answer, or none at all, to a request that has no effect."""
+        if fault == "hang":
+            return None, {}, b""
+        return self._status(fault) if isinstance(fault, int) else None
+
     def _status(self, code: int) -> tuple[int, dict[str, str], bytes]:
         more = {"retry-after": "7"} if code == 429 else {}
         status, headers, body = self._problem(code, "Fault", "as asked for")
@@ -257,6 +263,36 @@ class FakeRunpod:
 
     def _json(self, code: int, told: Any) -> tuple[int, dict[str, str], bytes]:
         return code, {"content-type": "application/json"}, json.dumps(told).encode()
+
+
+_FAULTS = {
+    "no capacity": "nocap",
+    "forbidden": 403,
+    "unauthorised": 401,
+    "no money": 402,
+    "too many requests": 429,
+    "server error": 500,
+    "no answer": "hang",
+    "made, then a server error": "500-after",
+    "made, then no answer": "hang-after",
+}
+
+
+class Backstage:
+    """The fake as `ProviderSuite` wants it."""
+
+    def __init__(self, fake: FakeRunpod) -> None:
+        self.fake = fake
+
+    def fail(self, call: str, failure: str) -> None:
+        self.fake.faults[call] = [_FAULTS[failure]]
+
+    def sent(self, pod_id: str) -> Sent:
+        body = self.fake.pods[pod_id].body
+        return Sent(name=body["name"], image=body["image"], env=body["env"], args=body["args"])
+
+    def alive(self) -> int:
+        return len(self.fake.alive())
 
 
 def transport(fake: FakeRunpod):

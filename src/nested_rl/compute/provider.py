@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import field, frozen
 
@@ -58,6 +58,26 @@ class Unknown(ProviderError):
 
 class Gone(ProviderError):
     """There is no such pod (404)."""
+
+
+def lacks_capacity(said: str) -> bool:
+    """Whether a refusal speaks of a lack of machines: there is no code for it.
+
+    >>> lacks_capacity("There are no longer any instances available with the requested specifications.")
+    True
+    """
+    return any(words in said.lower() for words in _NO_CAPACITY)
+
+
+_NO_CAPACITY: Final = (
+    "no longer any instances",
+    "no instances",
+    "not enough",
+    "no available",
+    "out of stock",
+    "capacity",
+    "does not have the resources",
+)
 
 
 @frozen(kw_only=True)

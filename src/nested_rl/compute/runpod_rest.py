@@ -37,6 +37,7 @@ from nested_rl.compute.provider import (
     Throttled,
     Unknown,
     Wrong,
+    lacks_capacity,
 )
 from nested_rl.compute.rate import RateLimit
 from nested_rl.errors import SettingsError
@@ -47,14 +48,6 @@ CONFIG: Final = "~/.runpod/config.toml"
 """Where the provider's own tools keep the key."""
 PER_MINUTE: Final = 50
 """The provider's example policy is 60; others of the account need some too."""
-_NO_CAPACITY: Final = (
-    "no longer any instances",
-    "no instances",
-    "not enough",
-    "no available",
-    "out of stock",
-    "capacity",
-)
 _STATUS: Final[Mapping[str, PodStatus]] = {
     "PROVISIONING": "provisioning",
     "STARTING": "starting",
@@ -223,7 +216,7 @@ def _raise(answer: httpx.Response, *, unsure: bool) -> None:
     message = f"{answer.request.method} {answer.request.url.path}: {code} {said}"
     match code:
         case 400:
-            raise (NoCapacity if any(words in said.lower() for words in _NO_CAPACITY) else Rejected)(message)
+            raise (NoCapacity if lacks_capacity(said) else Rejected)(message)
         case 401:
             raise Wrong(f"{message}; the key is not accepted: check RUNPOD_API_KEY")
         case 402:

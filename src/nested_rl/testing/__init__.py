@@ -19,6 +19,7 @@ from nested_rl.testing.harness import HarnessSuite
 from nested_rl.testing.inner import InnerTrainerSuite
 from nested_rl.testing.machine import MachineSuite
 from nested_rl.testing.outer import OuterTrainerSuite
+from nested_rl.testing.provider import ProviderSuite
 from nested_rl.testing.queue import QueueSuite
 from nested_rl.testing.reward import RewardSuite
 from nested_rl.testing.scorer import ScorerSuite
@@ -31,6 +32,7 @@ __all__ = [
     "InnerTrainerSuite",
     "MachineSuite",
     "OuterTrainerSuite",
+    "ProviderSuite",
     "QueueSuite",
     "RewardSuite",
     "ScorerSuite",
