@@ -158,10 +158,10 @@ def test_the_page_has_every_section(page):
 def test_the_best_job_is_shown_as_it_was_written(run, page):
     found = digest.read(run)
     best = max((e for e in run.episodes() if not e.masked), key=lambda e: e.reward)
-    assert found.best.reward == best.reward
-    assert found.worst.outcome.valid
-    assert found.worst.reward == min(e.reward for e in run.episodes() if e.outcome.valid)
-    assert found.instructive.outcome.attempts > 1
+    assert found.notable["best"].reward == best.reward
+    assert found.notable["worst"].outcome.valid
+    assert found.notable["worst"].reward == min(e.reward for e in run.episodes() if e.outcome.valid)
+    assert found.notable["instructive"].outcome.attempts > 1
     written = (
         run.path / "episodes" / f"{best.group:05d}-{best.member}" / "attempts/1/files/environment.py"
     ).read_text()

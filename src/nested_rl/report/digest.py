@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
 
-from nested_rl.report import intervals
+from nested_rl.metrics import strongest
+from nested_rl.report import intervals, notable, timeline
 from nested_rl.report.intervals import Interval
+from nested_rl.report.notable import Notable
+from nested_rl.report.timeline import Timeline
 from nested_rl.rundir import RunDir
 from nested_rl.types import Episode
 
-GAP = 0.5
-"""A job whose own reward ends this far above its hidden score has taught something else than the task."""
 LAST_STEPS = 3
 """The end of a run is the mean of its last three steps: one step of a few dozen episodes is noisy."""
 
@@ -29,6 +30,8 @@ ENDS: Mapping[str, tuple[str, str]] = {
     "deadline": ("out of time", "The episode's deadline passed before a job was accepted."),
 }
 """Ends of a transcript that are failures, as (kind, in words)."""
+ENDINGS = ("run.started", "run.stopped", "run.failed", "run.finished")
+"""Events of the journal by which a process takes a run over and leaves it."""
 
 
 @frozen
@@ -73,6 +76,10 @@ class StepSums:
     first_try: list[float] = field(factory=list)
     valid: list[float] = field(factory=list)
     quality_given_valid: list[float] = field(factory=list)
+    families: dict[str, list[float]] = field(factory=dict)
+    """Rewards by family."""
+    strongest: dict[str, list[float]] = field(factory=dict)
+    """By family, for each valid job whether its base is the strongest untrained one."""
 
 
 @frozen(kw_only=True)
@@ -113,13 +120,29 @@ class Digest:
     own_above: int = 0
     """Scored jobs, and those whose own reward ended far above the hidden score."""
     ends: Counter[str] = field(factory=Counter)
-    best: Episode | None = None
-    worst: Episode | None = None
-    instructive: Episode | None = None
+    notable: Notable = field(factory=Notable)
+    timeline: Timeline = field(factory=Timeline)
+    endings: list[tuple[float, str, str]] = field(factory=list)
+    """How processes that worked on the run began and ended: (when, event, error)."""
     baselines: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(factory=dict)
     usd_by_kind: dict[str, float] = field(factory=dict)
     validation: list[tuple[int, Interval]] = field(factory=list)
     held_out: list[HeldOut] = field(factory=list)
+
+    @property
+    def families(self) -> list[str]:
+        """Every family that was trained on, by name."""
+        return sorted({name for sums in self.sums.values() for name in sums.families})
+
+    @property
+    def last_steps(self) -> list[int]:
+        """The steps that are the end of the run so far."""
+        return list(range(max(1, self.done - LAST_STEPS + 1), self.done + 1))
+
+    def rewards(self, steps: Sequence[int], family: str | None = None) -> list[float]:
+        """The rewards of every trained episode of some steps, of one family or of all."""
+        sums = [self.sums[step] for step in steps if step in self.sums]
+        return [r for one in sums for r in (one.rewards if family is None else one.families.get(family, []))]
 
     @property
     def done(self) -> int:
@@ -161,13 +184,13 @@ class Digest:
 
     def end(self, key: str = "reward/mean") -> Interval:
         """A metric over the last steps; the reward with its interval over episodes."""
-        return self._around(key, list(range(max(1, self.done - LAST_STEPS + 1), self.done + 1)))
+        return self._around(key, self.last_steps)
 
     def _around(self, key: str, steps: Sequence[int]) -> Interval:
         steps = [step for step in steps if step <= self.done]
         values = [self.rows[step - 1].get(key, math.nan) for step in steps]
         if key == "reward/mean":
-            found = intervals.of([r for step in steps if step in self.sums for r in self.sums[step].rewards])
+            found = intervals.of(self.rewards(steps))
             if found.n:
                 half = found.high - found.value
                 mean = sum(values) / len(values)
@@ -177,22 +200,51 @@ class Digest:
 
 def read(run: RunDir) -> Digest:
     """Everything, streamed: a run of any length fits. Unfinished runs are read as far as they are."""
-    rows = run.metrics()
-    digest = Digest(
-        name=run.path.resolve().name,
-        spec=run.spec,
-        rows=rows,
-        steps_asked=int(run.spec.get("steps", len(rows))),
-        baselines=run.baselines(),
-    )
-    step_of_group = _read_journal(digest, run)
-    for row in run.costs():
-        kind = str(row.get("kind", "other"))
-        digest.usd_by_kind[kind] = digest.usd_by_kind.get(kind, 0.0) + float(row.get("usd", 0.0))
+    growing = Growing(run)
+    growing.refresh()
     for episode in run.episodes():
-        _add(digest, episode, step_of_group.get(episode.group))
-    _read_evals(digest, run.evals())
-    return digest
+        _add(growing.digest, episode, growing.step_of_group.get(episode.group))
+    return growing.digest
+
+
+class Growing:
+    """The digest of a run at work: each trained episode is read once, however often `catch_up` is called."""
+
+    def __init__(self, run: RunDir) -> None:
+        spec = run.spec
+        self._run = run
+        self._group_size = int(spec.get("group_size", 0))
+        self._read: set[int] = set()
+        self.step_of_group: dict[int, int] = {}
+        self.digest = Digest(name=run.path.resolve().name, spec=spec, rows=[], steps_asked=0)
+
+    def catch_up(self, *, stop: Callable[[], bool] = lambda: False) -> Digest:
+        """What the run's files say now, of trained episodes; when `stop` says so, as far as it has come."""
+        self.refresh()
+        for group in sorted(self.step_of_group.keys() - self._read):
+            if stop():
+                break
+            self._read.add(group)
+            for member in range(self._group_size):
+                episode = self._run.read_episode(group, member)
+                if episode is not None:
+                    _add(self.digest, episode, self.step_of_group[group])
+        return self.digest
+
+    def refresh(self) -> None:
+        """Read anew all but the episodes: some lines a step, and nothing that grows with what was said."""
+        run, digest = self._run, self.digest
+        digest.spec, digest.rows, digest.baselines = run.spec, run.metrics(), run.baselines()
+        digest.steps_asked = int(digest.spec.get("steps", len(digest.rows)))
+        digest.started_at, digest.alarms, digest.endings = None, [], []
+        self.step_of_group = _read_journal(digest, run)
+        digest.timeline = timeline.read(run)
+        digest.usd_by_kind = {}
+        for row in run.costs():
+            kind = str(row.get("kind", "other"))
+            digest.usd_by_kind[kind] = digest.usd_by_kind.get(kind, 0.0) + float(row.get("usd", 0.0))
+        digest.validation, digest.held_out = [], []
+        _read_evals(digest, run.evals())
 
 
 def _read_journal(digest: Digest, run: RunDir) -> dict[int, int]:
@@ -203,6 +255,8 @@ def _read_journal(digest: Digest, run: RunDir) -> dict[int, int]:
         time = float(event["t"])
         digest.started_at = time if digest.started_at is None else digest.started_at
         digest.ended_at = time
+        if event["event"] in ENDINGS:
+            digest.endings.append((time, str(event["event"]), str(event.get("error", ""))))
         if event["event"] == "step.done":
             step = int(event["step"]) + 2  # the one that begins
             step_of_group.update(dict.fromkeys(event["groups"], step - 1))
@@ -229,18 +283,20 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
         digest.answers += outcome.post.n
         digest.cut_off += outcome.post.truncated
         digest.scored += 1
-        curve = episode.result.curve if episode.result else ()
-        digest.own_above += bool(curve) and curve[-1] >= outcome.post.value + GAP
+        digest.own_above += (notable.own_gap(episode) or 0.0) >= notable.GAP
     if outcome.post is not None and best is not None:
         points = digest.points.setdefault(episode.task.family, [])
         before = outcome.baselines.get(outcome.base or "", best)
         points.append(Point(before.value, outcome.post.value, best.value, outcome.base or ""))
     if episode.masked:
         return
-    _pick(digest, episode)
+    digest.notable.look_at(episode)
     if step is not None:
-        sums = digest.sums.setdefault(step, StepSums())
+        sums, family = digest.sums.setdefault(step, StepSums()), episode.task.family
         sums.rewards.append(episode.reward)
+        sums.families.setdefault(family, []).append(episode.reward)
+        if outcome.valid:
+            sums.strongest.setdefault(family, []).append(float(outcome.base == strongest(outcome)))
         sums.first_try.append(float(outcome.valid and outcome.attempts == 1))
         sums.valid.append(float(outcome.valid))
         for part, value in episode.parts.items():
@@ -269,22 +325,6 @@ def _note_failures(digest: Digest, episode: Episode) -> None:
         failure.count += (fault, kind) not in seen
         seen.add((fault, kind))
         failure.where, failure.message, failure.hint, failure.place = where, message, hint, place
-
-
-def _pick(digest: Digest, episode: Episode) -> None:
-    """Keep the best job, the worst accepted one, and the best of those that were refused at first."""
-    outcome = episode.outcome
-    if not episode.validations:
-        return
-    if digest.best is None or episode.reward > digest.best.reward:
-        digest.best = episode
-    # A refused job has no result to look at; refusals are told by kind. Of equals the newest shows what still goes wrong.
-    rank = (not outcome.valid, episode.reward)
-    if digest.worst is None or rank <= (not digest.worst.outcome.valid, digest.worst.reward):
-        digest.worst = episode
-    recovered = outcome.valid and outcome.attempts > 1
-    if recovered and (digest.instructive is None or episode.reward > digest.instructive.reward):
-        digest.instructive = episode
 
 
 _OF_THE_RUN = re.compile(r"@(best|initial|\d+)$")

@@ -10,9 +10,10 @@ from typing import Any
 from nested_rl import redact
 from nested_rl.alarms import KINDS
 from nested_rl.report import digest as digests
-from nested_rl.report import pictures
+from nested_rl.report import gantt, pictures
 from nested_rl.report.digest import Digest
 from nested_rl.report.markup import templates
+from nested_rl.report.notable import GAP
 from nested_rl.report.phrases import count, duration, money, number, percent
 from nested_rl.rundir import RunDir, write_atomic
 
@@ -56,6 +57,7 @@ def render(run: RunDir) -> str:
         status=_status(digest),
         started=_date(digest.started_at),
         pictures=pictures.draw(digest),
+        gantt=gantt.draw(digest.timeline),
         showcases=pictures.showcases(run, digest),
         failures=sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count)),
         baselines=_baselines(digest),
@@ -155,7 +157,7 @@ def _hygiene(digest: Digest) -> list[tuple[str, str, str]]:
     gap = (
         "jobs with a reward of their own",
         f"{digest.own_above:,} of {digest.scored:,}",
-        f"at the end it was at least {digests.GAP} above the hidden score: it rewards something else than the task",
+        f"at the end it was at least {GAP} above the hidden score: it rewards something else than the task",
     )
     return [*((what, f"{round(digest.total(key)):,}", why) for key, what, why in facts), cut_off, gap]
 

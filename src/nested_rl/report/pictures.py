@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from nested_rl.report import charts, intervals
 from nested_rl.report.charts import Chart, Series
@@ -29,7 +29,7 @@ def draw(digest: Digest) -> dict[str, list[Picture]]:
     if not digest.rows:
         return {"learning": [], "jobs": _scatters(digest), "health": [], "cost": []}
     return {
-        "learning": [_reward(digest), _parts(digest), _rungs(digest), _choices(digest)],
+        "learning": [_reward(digest), _parts(digest), _rungs(digest), _choices(digest), *_by_family(digest)],
         "jobs": _scatters(digest),
         "health": _health(digest),
         "cost": _cost(digest),
@@ -39,9 +39,13 @@ def draw(digest: Digest) -> dict[str, list[Picture]]:
 def showcases(run: RunDir, digest: Digest) -> list[Showcase]:
     """The best job, the most instructive and the worst; an episode is shown once."""
     wanted = (
-        ("Best job", "the highest reward of the run", digest.best),
-        ("Most instructive job", "refused at first, mended by the agent, then the best of those", digest.instructive),
-        ("Worst job", "the lowest reward among jobs that were accepted", digest.worst),
+        ("Best job", "the highest reward of the run", digest.notable["best"]),
+        (
+            "Most instructive job",
+            "refused at first, mended by the agent, then the best of those",
+            digest.notable["instructive"],
+        ),
+        ("Worst job", "the lowest reward among jobs that were accepted", digest.notable["worst"]),
     )
     seen: set[tuple[int, int]] = set()
     found = []
@@ -57,12 +61,8 @@ def _steps(digest: Digest) -> list[float]:
 
 
 def _reward(digest: Digest) -> Picture:
-    x = _steps(digest)
-    means = digest.column("reward/mean")
-    halves = [_half(digest.sums.get(step)) for step in range(1, digest.done + 1)]
-    low = [m - h for m, h in zip(means, halves, strict=True)]
-    high = [m + h for m, h in zip(means, halves, strict=True)]
-    series = [Series(name="reward, training tasks", x=x, y=means, low=low, high=high)]
+    series = [banded("reward, training tasks", digest, "reward/mean", lambda sums: sums.rewards)]
+    means = series[0].y
     if digest.validation:
         versions, found = [float(v) for v, _ in digest.validation], [i for _, i in digest.validation]
         series.append(
@@ -82,7 +82,8 @@ def _reward(digest: Digest) -> Picture:
 
 def _parts(digest: Digest) -> Picture:
     series = [
-        Series(name=part, x=_steps(digest), y=digest.column(f"reward/{part}")) for part in digest.reward_parts[:6]
+        banded(part, digest, f"reward/{part}", lambda sums, part=part: sums.parts.get(part, []))  # type: ignore[misc]
+        for part in digest.reward_parts[:6]
     ]
     alt = "Parts of the reward by step: " + "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
     chart = charts.lines("parts", series, alt=alt, x_max=digest.steps_asked, y_max=_top(series))
@@ -90,17 +91,13 @@ def _parts(digest: Digest) -> Picture:
 
 
 def _rungs(digest: Digest) -> Picture:
-    x = _steps(digest)
-    quality = [
-        intervals.of(digest.sums.get(step, StepSums()).quality_given_valid) for step in range(1, digest.done + 1)
-    ]
     series = [
-        Series(name="valid at the first try", x=x, y=digest.column("validation/first_try")),
-        Series(name="valid in the end", x=x, y=digest.column("validation/valid")),
+        banded("valid at the first try", digest, "validation/first_try", lambda sums: sums.first_try),
+        banded("valid in the end", digest, "validation/valid", lambda sums: sums.valid),
     ]
-    if any(one.n for one in quality):
-        low, high = [_known(q.low, q.value) for q in quality], [_known(q.high, q.value) for q in quality]
-        series.append(Series(name="quality of valid jobs", x=x, y=[q.value for q in quality], low=low, high=high))
+    quality = banded("quality of valid jobs", digest, None, lambda sums: sums.quality_given_valid)
+    if any(map(math.isfinite, quality.y)):
+        series.append(quality)
     alt = "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
     return Picture(
         title="The two rungs",
@@ -127,6 +124,38 @@ def _choices(digest: Digest) -> Picture:
         caption="Shares of valid jobs; asking for baselines is a share of all episodes.",
         chart=charts.lines("choices", series, alt=alt, x_max=digest.steps_asked),
     )
+
+
+def _by_family(digest: Digest) -> list[Picture]:
+    """Where the agent learned it; a run on one family has nothing to compare."""
+    families = digest.families[:6]
+    if len(families) < 2:
+        return []
+    rewards = [banded(f, digest, None, lambda sums, f=f: sums.families.get(f, [])) for f in families]  # type: ignore[misc]
+    bases = [banded(f, digest, None, lambda sums, f=f: sums.strongest.get(f, [])) for f in families]  # type: ignore[misc]
+    return [
+        Picture(
+            title="Reward by family",
+            caption="A family is not in every step of a short run; its line goes from one such step to the next.",
+            chart=charts.lines(
+                "families",
+                [_without_gaps(one) for one in rewards],
+                alt="; ".join(f"{one.name} {_from_to(one.y)}" for one in rewards) + ".",
+                x_max=digest.steps_asked,
+                y_max=_top(rewards),
+            ),
+        ),
+        Picture(
+            title="Choice of base by family",
+            caption="The share of valid jobs on the base with the best untrained score for their task.",
+            chart=charts.lines(
+                "bases",
+                [evolve(_without_gaps(one), low=(), high=()) for one in bases],
+                alt="; ".join(f"{one.name} {_from_to(one.y)}" for one in bases) + ".",
+                x_max=digest.steps_asked,
+            ),
+        ),
+    ]
 
 
 def _scatters(digest: Digest) -> list[Picture]:
@@ -212,9 +241,25 @@ def _cost(digest: Digest) -> list[Picture]:
     return pictures
 
 
-def _half(sums: StepSums | None) -> float:
-    found = intervals.of(sums.rewards) if sums else None
-    return found.high - found.value if found and math.isfinite(found.high) else 0.0
+def banded(name: str, digest: Digest, key: str | None, values: Callable[[StepSums], Sequence[float]]) -> Series:
+    """A line over steps with its 95 % band: the metric `key`, or without one the mean of the step's `values`, which make the band."""
+    found = [intervals.of(values(digest.sums.get(step, StepSums()))) for step in range(1, digest.done + 1)]
+    means = digest.column(key) if key else [i.value for i in found]
+    halves = [_known(i.high - i.value, 0.0) for i in found]
+    return Series(
+        name=name,
+        x=_steps(digest),
+        y=means,
+        low=[m - h for m, h in zip(means, halves, strict=True)],
+        high=[m + h for m, h in zip(means, halves, strict=True)],
+    )
+
+
+def _without_gaps(one: Series) -> Series:
+    """Only the steps that have a value."""
+    kept = [i for i, v in enumerate(one.y) if math.isfinite(v)]
+    x, y, low, high = ([values[i] for i in kept] for values in (one.x, one.y, one.low, one.high))
+    return evolve(one, x=x, y=y, low=low, high=high)
 
 
 def _known(value: float, otherwise: float) -> float:
