@@ -39,6 +39,7 @@ class Text:
     code: Markup
     cut: int = 0
     long: bool = False
+    brief: bool = False
 
 
 @frozen(kw_only=True)
@@ -68,7 +69,7 @@ class Entry:
     @property
     def brief(self) -> bool:
         """Whether it is an answer of a few words, which needs no block of its own."""
-        return bool(self.role == "tool" and self.text and len(self.text.code) <= BRIEF and "\n" not in self.text.code)
+        return self.role == "tool" and self.text is not None and self.text.brief
 
 
 def entries(transcript: Transcript) -> list[Entry]:
@@ -106,7 +107,8 @@ def _facts(turn: Turn) -> Iterator[str]:
     if tokens:
         yield f"{tokens:,} token{'s' if tokens != 1 else ''}"
     if turn.logprobs:
-        yield f"mean log-probability {sum(turn.logprobs) / len(turn.logprobs):.2f}".replace("-0.", "−0.")
+        mean = f"{sum(turn.logprobs) / len(turn.logprobs):.2f}"
+        yield f"mean log-probability {mean.replace('-', '−')}"
     if turn.usage.usd:
         yield f"${turn.usage.usd:.4f}"
 
@@ -127,7 +129,8 @@ def _text(text: str, file: str = "") -> Text:
     """Redacted before it is cut: half a key is not found."""
     clean = redact.text(text)
     code = highlighted(inert(clean[:MOST_CHARACTERS]), file)
-    return Text(code=code, cut=max(0, len(clean) - MOST_CHARACTERS), long=len(clean) > LONG)
+    brief = 0 < len(clean) <= BRIEF and "\n" not in clean
+    return Text(code=code, cut=max(0, len(clean) - MOST_CHARACTERS), long=len(clean) > LONG, brief=brief)
 
 
 def _changes(old: str, new: str) -> tuple[tuple[str, str], ...]:
