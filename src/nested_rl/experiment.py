@@ -143,12 +143,13 @@ class Experiment(Choice):
     async def _run(
         self, run: RunDir, schedule: Schedule, families: Sequence[TaskFamily], job_seeds: int, *, quiet: bool
     ) -> None:
+        from nested_rl.report.during import DuringRun
         from nested_rl.report.live import Live
         from nested_rl.report.page import write_report
         from nested_rl.trackers.guard import guarded
 
         live = Live(schedule.steps, mode="quiet" if quiet else "auto", done_steps=tuple(run.metrics()))
-        trackers = guarded(self.trackers)
+        trackers, report = guarded(self.trackers), DuringRun(run)
         alarms: Alarms | None = None
 
         def on_row(step: int, row: Mapping[str, float], episodes: Sequence[Episode]) -> None:
@@ -158,9 +159,10 @@ class Experiment(Choice):
                 trackers.episode(step, episode)
             if alarms is not None:
                 alarms.set(TRACKER, trackers.trouble)
+            report.step_done()
 
         run.journal.append({"t": self.clock.now(), "event": "run.started"}, sync=True)
-        with contextlib.closing(trackers), live:
+        with contextlib.closing(trackers), live, report:
             async with (
                 self._failure_told(run),
                 opened(self, run, families, job_seeds=job_seeds, watch=live.on_event) as session,

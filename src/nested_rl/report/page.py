@@ -49,7 +49,11 @@ def write_report(run: RunDir) -> Path:
 
 def render(run: RunDir) -> str:
     """The page as text."""
-    digest = digests.read(run)
+    return render_digest(run, digests.read(run))
+
+
+def render_digest(run: RunDir, digest: Digest) -> str:
+    """The same, of what was read already; only the files of the jobs that are shown are read from `run`."""
     page = templates().get_template("page.html.j2")
     return page.render(
         d=digest,

@@ -1,0 +1,75 @@
+"""The report while the run goes on: written again and again beside it, never at its cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from nested_rl import redact
+from nested_rl.report.digest import Growing
+from nested_rl.rundir import RunDir, write_atomic
+
+log = redact.logger(__name__)
+
+FIRST_S = 10.0
+"""Nobody looks at a page of the first seconds, and a run that is shorter writes one at its end anyway."""
+SHARE = 0.05
+"""The most of a run's time that its pages take: after one that took a second, the next comes 20 seconds later at the earliest."""
+
+
+class DuringRun:
+    """Writes `report.html` after steps, for as long as the `with` lasts, in a thread of its own.
+
+    Each episode is read once, so that a page costs the same after ten steps and after a thousand. A page that fails is told about
+    once, and no other is tried: the run is worth more than its report.
+    """
+
+    def __init__(self, run: RunDir, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._run = RunDir(run.path)  # its files are read beside the loop, which has them open to write
+        self._monotonic = monotonic
+        self._growing: Growing | None = None
+        self._not_before_s = monotonic() + FIRST_S
+        self._thread: threading.Thread | None = None
+        self._stop = False
+        self.broken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def step_done(self) -> None:
+        """Write a page if it is time for one. Returns at once."""
+        working = self._thread is not None and self._thread.is_alive()
+        if self.broken or self._stop or working or self._monotonic() < self._not_before_s:
+            return
+        self._thread = threading.Thread(target=self._write, name="report", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let the page that is being written be finished, or given up, before the last one is."""
+        self._stop = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self) -> None:
+        from nested_rl.report.page import render_digest
+
+        began_s = self._monotonic()
+        try:
+            self._growing = self._growing or Growing(self._run)
+            digest = self._growing.catch_up(stop=lambda: self._stop)
+            if not self._stop:
+                text = render_digest(self._run, digest)
+                write_atomic(self._run.path / "report.html", text.encode("utf-8", "replace"))
+        except Exception as error:  # noqa: BLE001  whatever it is, the run goes on without
+            self.broken = True
+            log.warning("the report could not be written and is left for the end of the run: %r", error)
+        now = self._monotonic()
+        self._not_before_s = now + (now - began_s) / SHARE
