@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu coverage fuzz lint docs bench chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu coverage fuzz lint docs site bench chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -88,8 +88,11 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev  ## run every code block of README and docs
+docs: $(VENV)/.dev site  ## build the documentation site, strictly, and run every code block of README and docs
 	$(BIN)/python -m pytest -q tests/e2e/test_docs.py
+
+site: .venvs/docs/.installed  ## the documentation site, in site/
+	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/python -m mkdocs build --strict
 
 bench: $(VENV)/.dev  ## measure again what README and docs say (half an hour), and write it there
 	for name in base_table pilot_seeds; do $(BIN)/python benchmarks/$$name.py || exit 1; done

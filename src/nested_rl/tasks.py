@@ -3,8 +3,8 @@
 A family is a folder with three files: `task.toml` (title, difficulty, ...), `prompt.md` (what the agent reads, a jinja
 template) and `family.py` with a class `Family`. The built-in six are such folders; a path to one of yours loads the same way:
 
->>> [family.name for family in load("calc_chain", "triage")]
-['calc_chain', 'triage']
+>>> load("triage")[0].name
+'triage'
 
 The easiest way to write one is `ChainFamily`: say how a program (start state and k operations) is drawn, what one operation
 does, and how a question is spelled and read back; splits, evaluations, grading and tasks follow. `examples/03_custom_family`
