@@ -282,9 +282,8 @@ class PodPool(ComputeBackend):
     def _changed(self) -> None:
         """A pod is free, or a lease is wanted, or there is room: hand out what there is, and make what is missing."""
         self._hand_out()
-        for pod in self.roster.pods.values():
-            if pod.state is State.GONE:
-                self._purse.settle(pod)
+        for pod in self.roster.ended():
+            self._purse.settle(pod)
         if (error := self._stopped or self.breaker.error) is not None:
             self._give_up(error)
         elif self._loop is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from typing import Final
@@ -31,6 +32,11 @@ class PodName:
     deadline: int
 
     def __str__(self) -> str:
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
+        """Asked for at every look at every pod."""
         return f"{PREFIX}-{self.run}-{self.slot}-{self.nonce}-{_base36(self.deadline)}"
 
     @classmethod

@@ -129,6 +129,8 @@ class Roster:
 
     def __init__(self, lines: Lines, *, clock: Clock) -> None:
         self.pods: dict[str, Rented] = {}
+        self._alive: dict[str, Rented] = {}
+        self._ended: list[Rented] = []
         self._lines, self._clock = lines, clock
         self._epoch_s = clock.now() - clock.monotonic()
         rows = list(lines.rows())
@@ -147,7 +149,12 @@ class Roster:
 
     def alive(self) -> list[Rented]:
         """Every pod that may cost money."""
-        return [pod for pod in self.pods.values() if pod.alive]
+        return list(self._alive.values())
+
+    def ended(self) -> list[Rented]:
+        """Those that have become GONE since this was last asked."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def intend(self, name: PodName, candidate: Candidate, *, usd_per_hour: float) -> Rented:
         """A new pod, on paper only."""
@@ -156,7 +163,7 @@ class Roster:
         pod.paid_to_s = now_s
         told = {"candidate": serialize.to_json(candidate), "usd_per_hour": usd_per_hour}
         self._write(pod, self._line(pod, State.INTENT, told))
-        self.pods[str(name)] = pod
+        self.pods[str(name)] = self._alive[str(name)] = pod
         return pod
 
     def move(self, pod: Rented, state: State, *, must: bool = True, **fields: JSON) -> None:
@@ -171,7 +178,15 @@ class Roster:
                 raise
             log.error("%s becomes %s, which the journal cannot tell: %s", pod.name, state, error)  # noqa: TRY400
             pod.lines.append(line)
-        pod.state, pod.since_s = state, self._clock.monotonic()
+        pod.since_s = self._clock.monotonic()
+        self._became(pod, state)
+
+    def _became(self, pod: Rented, state: State) -> None:
+        pod.state = state
+        if pod.alive:
+            self._alive[str(pod.name)] = pod  # one that was gone may turn up again
+        elif self._alive.pop(str(pod.name), None) is not None:
+            self._ended.append(pod)
 
     def known(self, pod: Rented, made: Pod) -> None:
         """What the provider says of it: its id, and what it costs now."""
@@ -201,7 +216,7 @@ class Roster:
             self.pods[str(name)] = Rented(name=name, candidate=candidate)
         pod = self.pods[str(name)]
         pod.lines.append(row)
-        pod.state = State(row["state"])
+        self._became(pod, State(row["state"]))
         pod.id = str(row.get("id", pod.id))
         pod.usd_per_hour = float(row.get("usd_per_hour", pod.usd_per_hour))
         pod.since_s = float(row["t"]) - self._epoch_s
