@@ -300,7 +300,7 @@ async def test_a_damaged_checkpoint_names_its_file(model_folder, tmp_path, file,
     else:
         safetensors.numpy.save_file(damage(safetensors.numpy.load_file(path)), path)
     theta = trainer._learner.theta.copy()
-    with pytest.raises(TrainerError, match=says) as caught:
+    with pytest.raises(RunDirError, match=says) as caught:
         await trainer.load("a")
     assert str(path) in str(caught.value)
     assert np.array_equal(trainer._learner.theta, theta)

@@ -76,12 +76,21 @@ def write(
 
 
 def read(folder: Path, start: Qwen3, recipe: Recipe) -> Learner:
-    """A learner as it was saved. Raises TrainerError naming the file that is missing, damaged or of another run."""
+    """A learner as it was saved.
+
+    Raises RunDirError naming the file that is missing or damaged, TrainerError when it is of another trainer.
+    """
+    learner = Learner(start, recipe)
     try:
         about = read_json(folder / _TRAINER)
-        learner = Learner(start, recipe)
         learner.version = _version(about, folder / _TRAINER)
+    except SettingsError as error:
+        raise _damaged(folder, error) from error
+    try:
         _check_origin(about, start, recipe, folder / _TRAINER)
+    except SettingsError as error:
+        raise TrainerError(f"this checkpoint cannot be loaded: {error}") from error
+    try:
         learner.set_theta(_theta(folder, learner))
         state = read_tensors(folder / _OPTIMIZER)
         for key, values in state.items():
@@ -89,8 +98,15 @@ def read(folder: Path, start: Qwen3, recipe: Recipe) -> Learner:
                 raise SettingsError(f"{folder / _OPTIMIZER}: {key} has values that are not finite")
         _restore(learner, state, folder / _OPTIMIZER)
     except SettingsError as error:
-        raise TrainerError(f"this checkpoint cannot be loaded: {error}") from error
+        raise _damaged(folder, error) from error
     return learner
+
+
+def _damaged(folder: Path, error: SettingsError) -> RunDirError:
+    return RunDirError(
+        f"this checkpoint cannot be loaded: {error}. Put {folder} back from a copy of the run, or start a new run "
+        "from an earlier one of its folder"
+    )
 
 
 def delete(folder: Path) -> None:
