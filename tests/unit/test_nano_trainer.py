@@ -269,6 +269,10 @@ async def test_a_full_disk_keeps_the_old_checkpoint(model_folder, tmp_path, monk
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
+ANOTHERS = {"other starting weights", "lora_rank=8"}
+"""Of a checkpoint that is whole, but another trainer's."""
+
+
 def _nan(values):
     return values * np.float32("nan")
 
@@ -300,7 +304,7 @@ async def test_a_damaged_checkpoint_names_its_file(model_folder, tmp_path, file,
     else:
         safetensors.numpy.save_file(damage(safetensors.numpy.load_file(path)), path)
     theta = trainer._learner.theta.copy()
-    with pytest.raises(RunDirError, match=says) as caught:
+    with pytest.raises(TrainerError if says in ANOTHERS else RunDirError, match=says) as caught:
         await trainer.load("a")
     assert str(path) in str(caught.value)
     assert np.array_equal(trainer._learner.theta, theta)
