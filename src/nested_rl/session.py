@@ -138,6 +138,7 @@ async def opened(
         dev_set=baselines.dev_set,
         clock=clock,
         on_event=recorder,
+        lease_ttl_s=float(getattr(hired.queue, "lease_ttl_s", 60.0)),
         stop_after_faults=rules.stop_after_faults,
     )
     async with contextlib.AsyncExitStack() as stack:
