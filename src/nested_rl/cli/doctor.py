@@ -7,22 +7,31 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from attrs import asdict, frozen
 from cyclopts import Parameter
+from packaging.requirements import Requirement
 
 Verdict: TypeAlias = Literal["ok", "note", "bad"]
 
-EXTRAS: Mapping[str, tuple[str, ...]] = {"torch": ("torch", "transformers", "peft")}
-"""Optional stacks by the name of their extra, and the modules they bring."""
+KEYS: Mapping[str, str] = {
+    "TINKER_API_KEY": "TinkerTrainer",
+    "RUNPOD_API_KEY": "RunpodCompute",
+    "OPENROUTER_API_KEY": "a frozen policy on openrouter.ai",
+    "OPENAI_API_KEY": "a frozen policy elsewhere",
+    "HF_TOKEN": "publishing",
+    "WANDB_API_KEY": "Weights & Biases",
+}
+"""Variables that hold a key, and what needs it. Whether they are set is told, never what they hold."""
 CORE = ("attrs", "cattrs", "cyclopts", "httpx", "jinja2", "matplotlib", "numpy", "rich", "safetensors", "tenacity")
 ROOM_GIB = 1.0
 """A pilot leaves about a hundredth of that; less free disk than this makes any run a gamble."""
@@ -41,7 +50,8 @@ class Check:
 def doctor(*, out: Path = Path("runs"), as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
     """Check that this computer has what a run needs.
 
-    Python, packages, shipped models, sandbox, cores, disk. Exit code 1 if a run would fail.
+    Python, packages, optional stacks and their versions, keys, shipped models, sandbox, cores, GPUs, disk. Exit code 1 if a local
+    run would fail.
 
     Args:
         out: Where runs will be written.
@@ -65,6 +75,8 @@ def examine(out: Path) -> Iterator[Check]:
     yield from _models()
     yield _sandbox()
     yield _cores()
+    yield _gpus()
+    yield from _keys()
     yield from _disk(out)
 
 
@@ -95,11 +107,49 @@ def _version(distribution: str) -> str | None:
 
 
 def _extras() -> Iterator[Check]:
-    for extra, modules in EXTRAS.items():
-        missing = [name for name in modules if find_spec(name) is None]
-        found = f"not installed: {', '.join(missing)}" if missing else "installed"
-        hint = f"optional: pip install 'nested-rl[{extra}]'" if missing else ""
-        yield Check(name=f"extra {extra}", verdict="note" if missing else "ok", found=found, hint=hint)
+    """Optional stacks, by what the installed package says of itself: what is missing, and what is of a version not tried."""
+    wanted: dict[str, list[Requirement]] = {}
+    for line in metadata.requires("nested-rl") or ():
+        requirement = Requirement(line)
+        named = re.search(r"extra == ['\"]([\w-]+)['\"]", str(requirement.marker))
+        if named and requirement.name != "nested-rl":
+            wanted.setdefault(named[1], []).append(requirement)
+    for extra, requirements in sorted(wanted.items()):
+        yield _extra(extra, requirements)
+
+
+def _extra(extra: str, requirements: Sequence[Requirement]) -> Check:
+    versions = {wanted.name: _version(wanted.name) for wanted in requirements}
+    missing = [name for name, version in versions.items() if version is None]
+    untried = [w for w in requirements if (v := versions[w.name]) is not None and not w.specifier.contains(v, True)]
+    found = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+    install, hint = f"pip install 'nested-rl[{extra}]'", ""
+    if missing:
+        found = f"not installed: {', '.join(missing)}" + (f"; {found}" if found else "")
+        hint = f"optional: {install}"
+    elif untried:
+        hint = f"known to work: {', '.join(f'{w.name}{w.specifier}' for w in untried)}; {install}"
+    return Check(name=f"extra {extra}", verdict="note" if missing or untried else "ok", found=found, hint=hint)
+
+
+def _keys() -> Iterator[Check]:
+    for name, part in KEYS.items():
+        there = bool(os.environ.get(name))
+        yield Check(
+            name=f"key {name}", verdict="ok" if there else "note", found="set" if there else "not set", hint=part
+        )
+
+
+def _gpus() -> Check:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Check(name="gpus", verdict="ok", found="none", hint="none is needed here")
+    asked = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(name="gpus", verdict="note", found=f"{program} fails: {type(error).__name__}")
+    return Check(name="gpus", verdict="ok", found="; ".join(said.splitlines()) or "none")
 
 
 def _models() -> Iterator[Check]:
