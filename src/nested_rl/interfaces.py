@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from nested_rl.types import (
+    JSON,
     Checkpoint,
     Completed,
     Conversation,
@@ -349,6 +350,39 @@ class ComputeBackend(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Give every machine back and end what was kept warm."""
+
+
+@runtime_checkable
+class ForJob(Protocol):
+    """Optional power of a backend: it is told whose a machine is, to say what each job cost and to stop one that kills machines."""
+
+    def machine_for(self, need: Need, *, job: str) -> AbstractAsyncContextManager[Machine]:
+        """As `machine`; `job` is the key of a job, the same at each of its deliveries."""
+
+
+class Account(Protocol):
+    """What a backend that pays for itself asks of a meter; `nested_rl.meter.Meter` is one."""
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """What all that runs at once may cost; infinite without a limit."""
+
+    def reserve(self, key: str, usd: float, *, instead: str = "") -> None:
+        """Set `usd` aside for `key` in place of what it had and of what `instead` has. Raises BudgetExceeded: all is as it was."""
+
+    def release(self, key: str) -> None:
+        """Give it back."""
+
+    def settle(self, key: str, usd: float, *, kind: str, **fields: JSON) -> None:
+        """It was spent. A key that was paid before is not paid again."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """Optional power of a backend: it pays for whole machines, from their making to their end, so that nobody else has to."""
+
+    def metered(self, account: Account, *, ledger: str) -> None:
+        """From now on into `account`. `ledger` names it, for ever: what another one has paid for, or owes, is not for this one."""
 
 
 class Scorer(ABC):

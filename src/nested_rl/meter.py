@@ -60,9 +60,24 @@ class Meter:
             return float("inf")
         return self._budget.usd - self._spent_usd - self.reserved_usd
 
-    def reserve(self, key: str, usd: float) -> None:
-        """Set `usd` aside for `key`. Raises BudgetExceeded, with the figures, when it is not covered."""
-        if usd > self.left_usd + 1e-9:
+    @property
+    def most_usd_per_hour(self) -> float:
+        """What all that runs at once may cost; infinite without a limit."""
+        return float("inf") if self._budget.usd_per_hour is None else self._budget.usd_per_hour
+
+    def reserve(self, key: str, usd: float, *, instead: str = "") -> None:
+        """Set `usd` aside for `key`, in place of what was set aside for it and for `instead`.
+
+        Raises BudgetExceeded, with the figures, when it is not covered; then everything is as it was.
+        """
+        freed = self._reserved.get(key, 0.0) + self._reserved.get(instead, 0.0)
+        if usd > freed or not {key, instead} & self._reserved.keys():
+            self._allow(usd, usd - freed)
+        self._reserved.pop(instead, None)
+        self._reserved[key] = usd
+
+    def _allow(self, usd: float, more_usd: float) -> None:
+        if more_usd > self.left_usd + 1e-9:
             raise BudgetExceeded(
                 f"the budget of ${self._budget.usd:.2f} does not cover ${usd:.4f} more: ${self._spent_usd:.4f} spent, "
                 f"${self.reserved_usd:.4f} reserved; run again with a larger budget to go on"
@@ -74,7 +89,6 @@ class Meter:
         rate = self._here_usd / max(hours, 0.1)
         if self._budget.usd_per_hour is not None and rate > self._budget.usd_per_hour:
             raise BudgetExceeded(f"spending ${rate:.2f} an hour, the budget allows ${self._budget.usd_per_hour:.2f}")
-        self._reserved[key] = usd
 
     def release(self, key: str) -> None:
         """Give a reservation back unspent."""

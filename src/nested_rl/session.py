@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from attrs import define, field, frozen
@@ -13,6 +14,7 @@ from nested_rl.alarms import AlarmRules, Alarms
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.episode import Parts, Place
+from nested_rl.errors import BudgetExceeded
 from nested_rl.interfaces import (
     AgentHarness,
     ComputeBackend,
@@ -30,6 +32,7 @@ from nested_rl.types import JSON, Budget, Need
 from nested_rl.worker import Workers
 
 Watcher = Callable[[str, Mapping[str, JSON]], None]
+Pay = Callable[[Mapping[str, JSON]], None]
 
 
 @frozen(kw_only=True)
@@ -126,9 +129,10 @@ async def opened(
     alarms = Alarms(rules, tell=tell, budget=chosen.budget)
     write = functools.partial(run.costs_log.append, sync=True)
     meter = Meter(chosen.budget or Budget(), clock=clock, write=write, rows=run.costs())
+    pay = _payer(hired.compute, meter, run)
     need = getattr(hired.inner, "scoring_need", Need())
     baselines = Baselines(run, families, bases=hired.inner.bases, scorer=hired.scorer, compute=hired.compute, need=need)
-    recorder = _recorder(run, meter, clock, alarms, watch)
+    recorder = _recorder(run, meter, clock, alarms, watch, pay)
     workers = Workers(
         queue=hired.queue,
         compute=hired.compute,
@@ -154,13 +158,13 @@ async def opened(
             hired.queue,
             usd_per_hour=hired.usd_per_hour,
             timeout_s=hired.timeout_s,
-            pay=functools.partial(_pay, meter),
+            pay=pay,
             tell=recorder,
         )
         await stack.enter_async_context(workers)
         yield Session(
             trainer=hired.trainer,
-            parts=_parts(chosen, hired, meter, job_seeds=job_seeds),
+            parts=_parts(chosen, hired, meter, workers, job_seeds=job_seeds),
             baselines=baselines,
             meter=meter,
             workers=workers,
@@ -168,8 +172,24 @@ async def opened(
         )
 
 
-def _parts(chosen: Choice, hired: Hired, meter: Meter, *, job_seeds: int) -> Parts:
+def _payer(compute: ComputeBackend, meter: Meter, run: RunDir) -> Pay:
+    """Who pays for a delivery: its row in the ledger, or a backend that pays for whole machines."""
+    metered = getattr(compute, "metered", None)
+    if metered is None:
+        return functools.partial(_pay, meter)
+    began = next((str(row["t"]) for row in run.journal.rows()), "")
+    metered(meter, ledger=hashlib.sha256(f"{run.path.resolve()} {began}".encode()).hexdigest()[:12])
+    return lambda row: None  # noqa: ARG005
+
+
+def _parts(chosen: Choice, hired: Hired, meter: Meter, workers: Workers, *, job_seeds: int) -> Parts:
     """What every episode shares."""
+
+    def admit(key: str, seconds: float) -> None:
+        if workers.refused is not None:
+            raise BudgetExceeded(str(workers.refused))
+        meter.reserve(key, hired.usd_per_hour * seconds / 3600)
+
     return Parts(
         harness=hired.harness,
         inner=hired.inner,
@@ -178,20 +198,20 @@ def _parts(chosen: Choice, hired: Hired, meter: Meter, *, job_seeds: int) -> Par
         clock=chosen.clock,
         job_seeds=job_seeds,
         max_jobs=getattr(hired.harness, "max_jobs", 1),
-        admit=lambda key, seconds: meter.reserve(key, hired.usd_per_hour * seconds / 3600),
+        admit=admit,
         waive=meter.release,
         charge=functools.partial(_charge, meter, chosen.clock),
     )
 
 
-def _recorder(run: RunDir, meter: Meter, clock: Clock, alarms: Alarms, watch: Watcher) -> Watcher:
+def _recorder(run: RunDir, meter: Meter, clock: Clock, alarms: Alarms, watch: Watcher, pay: Pay) -> Watcher:
     """Journals what the workers tell, and gives every delivery that cost something its row in the ledger."""
 
     def on_event(event: str, fields: Mapping[str, JSON]) -> None:
         row = {"t": clock.now(), "event": event, **fields}
         run.journal.append(row, sync=event == "job.started")
         if arrears.ended(row):
-            _pay(meter, row)
+            pay(row)
         if event == "job.done" or fields.get("state") == "done":
             meter.release(str(fields["key"]))
         watch(event, fields)

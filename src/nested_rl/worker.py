@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -16,7 +17,15 @@ from attrs import define
 
 from nested_rl import redact
 from nested_rl.clock import Clock
-from nested_rl.errors import AgentFault, InfraFault, LeaseLost, RunDirError, SettingsError, SupervisionError
+from nested_rl.errors import (
+    AgentFault,
+    BudgetExceeded,
+    InfraFault,
+    LeaseLost,
+    RunDirError,
+    SettingsError,
+    SupervisionError,
+)
 from nested_rl.interfaces import ComputeBackend, InnerTrainer, JobQueue, Machine, Scorer
 from nested_rl.types import JSON, Checkpoint, EvalSet, Job, JobResult, JobSpec, Score
 from nested_rl.waiting import Overdue, uninterrupted, within
@@ -54,18 +63,21 @@ class Delivery:
     ) -> JobResult:
         """The result. One with fault "infra" is none: the job must be delivered again.
 
-        Raises SettingsError when the evaluation is not the one that the baselines were scored on: no delivery could mend that.
+        Raises SettingsError when the evaluation is not the one that the baselines were scored on: no delivery could mend that; and
+        BudgetExceeded when there is no money for a machine, or no more of it for this one.
         """
         self.started_at = self.clock.now()
         try:
             items = eval_set(self.job.spec)
             seen = dev_set(self.job.spec) if dev_set is not None and self.job.spec.dev else None
-            async with compute.machine(self.job.spec.need) as machine:
+            async with _lease(compute, self.job) as machine:
                 self.result = await self._on(machine, items, seen)
         except asyncio.CancelledError as error:
             if (here := asyncio.current_task()) is None or here.cancelling():
                 raise
             self._failed(error)  # something below cancelled itself, nobody called the work off
+        except BudgetExceeded:
+            raise
         except SettingsError as error:
             if self._start_s is None:
                 raise
@@ -181,6 +193,7 @@ class Workers:
         self._faults: list[str] = []  # keys of the jobs whose deliveries failed, since the last one that did not
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
+        self.refused: BudgetExceeded | None = None
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
@@ -200,7 +213,10 @@ class Workers:
             self.failed.exception()  # seen, also when nobody waited for it
 
     async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns; SupervisionError, with `work` cancelled, as soon as a worker dies."""
+        """What `work` returns; SupervisionError, with `work` cancelled, as soon as a worker dies.
+
+        When there is no money for a machine, no job is begun any more, and BudgetExceeded comes when those under way have ended.
+        """
         task = asyncio.ensure_future(work)
         either: set[asyncio.Future[Any]] = {task, self.failed}
         try:
@@ -215,13 +231,17 @@ class Workers:
         if self._leaving or self.failed.done():
             return
         error = asyncio.CancelledError("by something below") if task.cancelled() else task.exception()
+        if error is None:
+            if all(one.done() for one in self._tasks):
+                self.failed.set_exception(self.refused or SupervisionError("every worker has left"))
+            return
         if not isinstance(error, SupervisionError | RunDirError):
             cause, error = error, SupervisionError(f"{task.get_name()} died: {told(error)}")
             error.__cause__ = cause
         self.failed.set_exception(error)
 
     async def _work(self, owner: str) -> None:
-        while True:
+        while self.refused is None:
             job = await self._queue.lease(owner, ttl_s=self._lease_ttl_s)
             if job is None:
                 await self._clock.sleep(self._poll_s)
@@ -242,6 +262,9 @@ class Workers:
         except LeaseLost:
             await uninterrupted(_stopped(work, beat))
             await self._tell("job.lost", job, usd=delivery.usd)
+        except BudgetExceeded as error:
+            await uninterrupted(self._called_off(job, delivery, work, beat))
+            self.refused = self.refused or error
         except BaseException:  # called off, or the queue is broken
             await uninterrupted(self._called_off(job, delivery, work, beat))
             raise
@@ -285,6 +308,14 @@ class Workers:
         counts = await self._queue.counts()
         sizes = {"queued": counts["queued"], "running": counts["running"]}
         self._on_event(event, {"job": job.id, "key": job.key, "delivery": job.delivery, **fields, **sizes})
+
+
+def _lease(compute: ComputeBackend, job: Job) -> AbstractAsyncContextManager[Machine]:
+    """A machine for this job; a backend that wants to know whose it is gets the key, which is the same at every delivery."""
+    if (named := getattr(compute, "machine_for", None)) is None:
+        return compute.machine(job.spec.need)
+    lease: AbstractAsyncContextManager[Machine] = named(job.spec.need, job=job.key)
+    return lease
 
 
 def scoring_seed(spec: JobSpec) -> int:

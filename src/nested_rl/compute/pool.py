@@ -25,13 +25,13 @@ from nested_rl.compute.pool_life import Check, Connect, Life
 from nested_rl.compute.pool_market import Market
 from nested_rl.compute.pool_name import PodName
 from nested_rl.compute.pool_places import Places
-from nested_rl.compute.pool_purse import Account, Purse
+from nested_rl.compute.pool_purse import Purse
 from nested_rl.compute.pool_roster import COMING, Lines, Rented, Roster, State
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.pool_watch import Watch
 from nested_rl.compute.provider import Candidate, Order, Pod, Provider, ProviderError
 from nested_rl.errors import BudgetExceeded, InfraFault, NestedRLError, RunDirError, SettingsError
-from nested_rl.interfaces import ComputeBackend, Machine
+from nested_rl.interfaces import Account, ComputeBackend, Machine
 from nested_rl.types import Need
 from nested_rl.waiting import Overdue, uninterrupted, within
 
@@ -138,6 +138,13 @@ class PodPool(ComputeBackend):
             raise SettingsError(f"no candidate has {need}; they have {[str(offer) for offer in self.offers()]}")
         return self._machine(need, job)
 
+    def machine_for(self, need: Need, *, job: str) -> AbstractAsyncContextManager[Machine]:
+        return self.machine(need, job=job)
+
+    def metered(self, account: Account, *, ledger: str) -> None:
+        self._purse.account = account
+        self._purse.ledger = self.roster.ledger = ledger
+
     def costs(self) -> list[PodCost]:
         """What each pod has cost so far, and what for; also those of earlier controllers of this run."""
         return costs(self.roster.lines(), now=self.roster.now)
@@ -209,6 +216,10 @@ class PodPool(ComputeBackend):
                 raise InfraFault(f"{pod.name} was lost before it could be used: {pod.why}")
             yield pod.machine
             good = True
+        except InfraFault as error:
+            if pod.called_off and isinstance(self._stopped, BudgetExceeded):
+                raise _again(self._stopped) from error
+            raise
         finally:
             await uninterrupted(self._give_back(pod, job, good=good))
 
@@ -282,7 +293,7 @@ class PodPool(ComputeBackend):
     def _changed(self) -> None:
         """A pod is free, or a lease is wanted, or there is room: hand out what there is, and make what is missing."""
         self._hand_out()
-        for pod in self.roster.ended():
+        for pod in self.roster.news():
             self._purse.settle(pod)
         if (error := self._stopped or self.breaker.error) is not None:
             self._give_up(error)
@@ -298,6 +309,7 @@ class PodPool(ComputeBackend):
                 # The cheapest that will do; of those the one that was used last, so that the others may be let go.
                 pod = min(fitting, key=lambda p: (p.usd_per_hour, -p.since_s))
                 self.roster.move(pod, State.BUSY, job=waiter.job)
+                self._purse.taken(waiter.job)
                 free.remove(pod)
                 self._waiters.remove(waiter)
                 waiter.pod.set_result(pod)
@@ -315,7 +327,7 @@ class PodPool(ComputeBackend):
                     self._make_room(alive)
                     return
                 try:
-                    alive.append(self._new(candidate))
+                    alive.append(self._new(candidate, job=waiter.job))
                 except BudgetExceeded as error:  # those that are there may go on
                     self._give_up(error)
                     return
@@ -328,14 +340,14 @@ class PodPool(ComputeBackend):
         if free and not leaving:
             min(free, key=lambda pod: pod.since_s).retire("it makes room for another kind")
 
-    def _new(self, candidate: Candidate) -> Rented:
+    def _new(self, candidate: Candidate, *, job: str) -> Rented:
         taken = {pod.name.slot for pod in self.roster.alive()}
         slot = next(number for number in range(self._max_machines + len(taken)) if number not in taken)
         nonce = "".join(self._chance.choices(_LETTERS, k=6))
         deadline = int(self.roster.now + self._terms.ttl_s)
         name = PodName(run=self._run_name, slot=slot, nonce=nonce, deadline=deadline)
         price = self.market.price(candidate)
-        self._purse.reserve(str(name), price)
+        self._purse.reserve(str(name), price, job=job)
         try:
             pod = self.roster.intend(name, candidate, usd_per_hour=price)
         except BaseException:

@@ -30,13 +30,14 @@ KINDS: Final[Mapping[State, Kind]] = {
 
 @frozen(kw_only=True)
 class PodCost:
-    """So many seconds of one pod for one purpose; `job` is whose, when it is known."""
+    """So many seconds of one pod for one purpose; `job` is whose, when it is known, and `ledger` the one that pays."""
 
     pod: str
     kind: Kind
     seconds: float
     usd: float
     job: str = ""
+    ledger: str = ""
 
 
 @define
@@ -48,6 +49,7 @@ class _Account:
     since: float = 0.0
     usd_per_hour: float = 0.0
     job: str = ""
+    ledger: str = ""
     made: bool = False
     stay: int = 0
     rows: list[PodCost] = field(factory=list)
@@ -62,14 +64,15 @@ class _Account:
             if self.state is State.BUSY and after not in (State.READY, State.DRAINING):
                 self.rows[self.stay :] = [evolve(one, kind="lost") for one in self.rows[self.stay :]]
             self.state, self.job, self.stay = after, str(row.get("job", "")), len(self.rows)
-        self.usd_per_hour = rate
+        self.usd_per_hour, self.ledger = rate, str(row.get("ledger", self.ledger))
 
     def until(self, t: float) -> None:
         """Close the stretch of time that ends at `t`."""
         seconds, self.since = t - self.since, t
         if self.state is not State.INTENT and seconds > 0:
             usd = seconds / 3600 * self.usd_per_hour
-            self.rows.append(PodCost(pod=self.pod, kind=KINDS[self.state], seconds=seconds, usd=usd, job=self.job))
+            kind, job, ledger = KINDS[self.state], self.job, self.ledger
+            self.rows.append(PodCost(pod=self.pod, kind=kind, seconds=seconds, usd=usd, job=job, ledger=ledger))
 
 
 def costs(lines: Iterable[Mapping[str, JSON]], *, now: float) -> list[PodCost]:
@@ -85,6 +88,15 @@ def costs(lines: Iterable[Mapping[str, JSON]], *, now: float) -> list[PodCost]:
         if account.made or account.state is not State.GONE:
             found += account.rows
     return found
+
+
+def final(lines: Iterable[Mapping[str, JSON]]) -> list[PodCost]:
+    """Rows of one pod that nothing will change any more: those before the state that it is in. Later there are only more."""
+    account = _Account("")
+    for row in lines:
+        account.pod = str(row["pod"])
+        account.line(row)
+    return account.rows[: account.stay] if account.made else []
 
 
 def by_kind(rows: Iterable[PodCost]) -> dict[str, float]:

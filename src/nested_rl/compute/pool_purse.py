@@ -1,84 +1,106 @@
-"""The pool's money: so much is set aside for a pod before it is made, more while it lives, and what it cost is settled at its end."""
+"""The pool's money: so much is set aside for a pod before it is made, more while it lives, and each stretch of its time is paid once."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final
 
 from nested_rl.clock import Clock
-from nested_rl.compute.pool_costs import costs
-from nested_rl.compute.pool_roster import Rented, State
+from nested_rl.compute.pool_costs import PodCost, final
+from nested_rl.compute.pool_roster import Rented
 from nested_rl.errors import BudgetExceeded
+from nested_rl.interfaces import Account
 from nested_rl.types import JSON
 
-
-class Account(Protocol):
-    """What the pool asks of a meter; `nested_rl.meter.Meter` is one."""
-
-    def reserve(self, key: str, usd: float) -> None:
-        """Set `usd` aside for `key`. Raises BudgetExceeded."""
-
-    def release(self, key: str) -> None:
-        """Give it back."""
-
-    def settle(self, key: str, usd: float, *, kind: str, **fields: JSON) -> None:
-        """It was spent. A key that was paid before is not paid again."""
+ENDING_S: Final = 60.0
+"""How long a pod costs yet when it is told to go: the hard cap is for that too."""
 
 
 class Purse:
-    """Reservations of pods. Without an account there is no limit, and nothing to settle."""
+    """Reservations of pods. Without an account there is no limit, and nothing to pay into. `ledger` is the account's name."""
 
     def __init__(self, account: Account | None, *, clock: Clock, ahead_s: float) -> None:
-        self._account, self._clock, self._ahead_s = account, clock, ahead_s
+        self.account, self.ledger = account, ""
+        self._clock, self._ahead_s = clock, ahead_s
         self._held: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+        self._read: dict[str, int] = {}
+        self._paid: dict[str, list[float]] = {}
 
-    def reserve(self, key: str, usd_per_hour: float) -> None:
-        """Before a pod is made. Raises BudgetExceeded."""
-        if self._account is not None:
-            usd = usd_per_hour * self._ahead_s / 3600
-            self._account.reserve(key, usd)
-            self._held[key] = usd
+    def reserve(self, key: str, usd_per_hour: float, *, job: str = "") -> None:
+        """Before a pod is made, in place of what was set aside for the job that it is made for. Raises BudgetExceeded."""
+        if self.account is None:
+            return
+        rate, most = sum(self._rates.values()), self.account.most_usd_per_hour
+        if rate + usd_per_hour > most + 1e-9:
+            raise BudgetExceeded(
+                f"the budget allows ${most:.2f} an hour; machines for ${rate:.2f} are there, and one more is ${usd_per_hour:.2f}"
+            )
+        usd = usd_per_hour * self._ahead_s / 3600
+        self.account.reserve(key, usd, instead=job)
+        self._held[key], self._rates[key] = usd, usd_per_hour
+
+    def taken(self, job: str) -> None:
+        """A job is on a pod, and paid from what is set aside for that."""
+        if self.account is not None and job:
+            self.account.release(job)
 
     def keep(self, pod: Rented) -> None:
-        """While it lives: what it has cost and what it may cost yet. Raises BudgetExceeded, and what was held stays held."""
+        """While it lives: what it owes and what it may cost yet. Raises BudgetExceeded, and what was held stays held."""
         key = str(pod.name)
-        hours = (self._clock.monotonic() - pod.born_s + self._ahead_s) / 3600
-        usd, held = hours * pod.usd_per_hour, self._held.get(key, 0.0)
-        # Half of the time ahead may pass before more is set aside.
-        if self._account is None or usd <= held + pod.usd_per_hour * self._ahead_s / 7200:
+        if self.account is None:
             return
-        self._account.release(key)
-        try:
-            self._account.reserve(key, usd)
-            self._held[key] = usd
-        except BudgetExceeded:
-            self._held[key] = 0.0
-            self._account.reserve(key, held)
-            self._held[key] = held
-            raise
+        self._rates[key] = pod.usd_per_hour
+        ahead = pod.usd_per_hour * self._ahead_s / 3600
+        usd = self._owed(pod) + ahead
+        # Half of the time ahead may pass before more is set aside.
+        if usd <= self._held.get(key, 0.0) + ahead / 2:
+            return
+        self.account.reserve(key, usd)
+        self._held[key] = usd
 
     def release(self, key: str) -> None:
-        """It was not made after all."""
-        if self._account is not None:
-            self._account.release(key)
-            self._held.pop(key, None)
+        """It was not made after all, or is gone and paid."""
+        if self.account is not None:
+            self.account.release(key)
+        self._held.pop(key, None)
+        self._rates.pop(key, None)
 
     def used_up(self, pod: Rented) -> bool:
-        """Whether it has cost all that is set aside for it."""
-        hours = (self._clock.monotonic() - pod.born_s) / 3600
-        return self._account is not None and hours * pod.usd_per_hour >= self._held.get(str(pod.name), 0.0)
+        """Whether it will have cost all that is set aside for it by the time that it could be gone."""
+        ending = ENDING_S / 3600 * pod.usd_per_hour
+        return self.account is not None and self._owed(pod) + ending >= self._held.get(str(pod.name), 0.0)
 
     def settle(self, pod: Rented) -> None:
-        """When it is gone: a row for each purpose."""
-        if self._account is None or pod.state is not State.GONE:
-            return
-        spent: dict[str, float] = {}
-        for row in costs(pod.lines, now=0.0):
-            spent[row.kind] = spent.get(row.kind, 0.0) + row.usd
+        """Pay what nothing will change any more, a row a stretch; when it is gone, let go of what was set aside."""
         key = str(pod.name)
-        for kind, usd in spent.items():
-            if usd > (paid := pod.settled.get(kind, 0.0)):
-                again = f"/{paid:.6f}" if paid else ""  # a pod that turned up again
-                self._account.settle(f"{key}/{kind}{again}", usd - paid, kind=f"pod/{kind}", pod=key)
-                pod.settled[kind] = usd
-        self._account.release(key)
-        self._held.pop(key, None)
+        if self.account is None or self._read.get(key) == len(pod.lines):
+            return
+        paid = self._paid.setdefault(key, [])
+        for number, row in enumerate(final(pod.lines)):
+            if number >= len(paid):
+                if row.ledger == self.ledger:
+                    self.account.settle(f"{key}/{number}", row.usd, kind=f"pod/{row.kind}", **_told(pod, row))
+                paid.append(row.usd)
+        self._read[key] = len(pod.lines)
+        if not pod.alive:
+            self.release(key)
+        elif key in self._held:
+            self._shrink(pod, key)
+
+    def _owed(self, pod: Rented) -> float:
+        """Of what it has cost, what is in no row yet."""
+        hours = (self._clock.monotonic() - pod.born_s) / 3600
+        return max(0.0, hours * pod.usd_per_hour - sum(self._paid.get(str(pod.name), ())))
+
+    def _shrink(self, pod: Rented, key: str) -> None:
+        """What is paid is not set aside any more."""
+        assert self.account is not None
+        usd = self._owed(pod) + pod.usd_per_hour * self._ahead_s / 3600
+        if usd < self._held[key]:
+            self.account.reserve(key, usd)
+            self._held[key] = usd
+
+
+def _told(pod: Rented, row: PodCost) -> dict[str, JSON]:
+    about: dict[str, JSON] = {"pod": row.pod, "pod_id": pod.id, "seconds": row.seconds}
+    return about | ({"job": row.job} if row.job else {})

@@ -98,8 +98,8 @@ class Rented:
     called_off: bool = False
     begun: bool = False
     why: str = ""
+    ledger: str = ""
     lines: list[Mapping[str, JSON]] = field(factory=list)
-    settled: dict[str, float] = field(factory=dict)
     leave: asyncio.Event = field(factory=asyncio.Event)
     life: asyncio.Task[None] | None = None
 
@@ -125,12 +125,13 @@ class Lines(Protocol):
 
 
 class Roster:
-    """The pods of one run by name. `move` is the only way to change a state."""
+    """The pods of one run by name. `move` is the only way to change a state. What is from now on is paid by `ledger`."""
 
     def __init__(self, lines: Lines, *, clock: Clock) -> None:
         self.pods: dict[str, Rented] = {}
         self._alive: dict[str, Rented] = {}
-        self._ended: list[Rented] = []
+        self._news: list[Rented] = []
+        self.ledger = ""
         self._lines, self._clock = lines, clock
         self._epoch_s = clock.now() - clock.monotonic()
         rows = list(lines.rows())
@@ -151,10 +152,10 @@ class Roster:
         """Every pod that may cost money."""
         return list(self._alive.values())
 
-    def ended(self) -> list[Rented]:
-        """Those that have become GONE since this was last asked."""
-        ended, self._ended = self._ended, []
-        return ended
+    def news(self) -> list[Rented]:
+        """Those that are in a new state since this was last asked."""
+        news, self._news = self._news, []
+        return news
 
     def intend(self, name: PodName, candidate: Candidate, *, usd_per_hour: float) -> Rented:
         """A new pod, on paper only."""
@@ -177,16 +178,17 @@ class Roster:
             if must:
                 raise
             log.error("%s becomes %s, which the journal cannot tell: %s", pod.name, state, error)  # noqa: TRY400
-            pod.lines.append(line)
+            self._keep(pod, line)
         pod.since_s = self._clock.monotonic()
         self._became(pod, state)
 
     def _became(self, pod: Rented, state: State) -> None:
         pod.state = state
+        self._news.append(pod)
         if pod.alive:
             self._alive[str(pod.name)] = pod  # one that was gone may turn up again
-        elif self._alive.pop(str(pod.name), None) is not None:
-            self._ended.append(pod)
+        else:
+            self._alive.pop(str(pod.name), None)
 
     def known(self, pod: Rented, made: Pod) -> None:
         """What the provider says of it: its id, and what it costs now."""
@@ -200,11 +202,18 @@ class Roster:
 
     def _line(self, pod: Rented, state: State, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
         told = {name: value for name, value in fields.items() if value not in (None, "")}
+        if pod.ledger != self.ledger:
+            told["ledger"] = self.ledger
         return {"t": self.now, "pod": str(pod.name), "state": str(state), **told}
 
     def _write(self, pod: Rented, line: Mapping[str, JSON]) -> None:
         self._lines.append(line, sync=True)
+        self._keep(pod, line)
+
+    @staticmethod
+    def _keep(pod: Rented, line: Mapping[str, JSON]) -> None:
         pod.lines.append(line)
+        pod.ledger = str(line.get("ledger", pod.ledger))
 
     def _again(self, row: Mapping[str, JSON]) -> None:
         """One line of an earlier controller."""
@@ -215,7 +224,7 @@ class Roster:
             candidate = serialize.from_json(row["candidate"], Candidate)
             self.pods[str(name)] = Rented(name=name, candidate=candidate)
         pod = self.pods[str(name)]
-        pod.lines.append(row)
+        self._keep(pod, row)
         self._became(pod, State(row["state"]))
         pod.id = str(row.get("id", pod.id))
         pod.usd_per_hour = float(row.get("usd_per_hour", pod.usd_per_hour))
