@@ -52,6 +52,7 @@ class Server:
             "NRL_API": self.url,
             "NRL_SSH_PORT": str(port),
             "NRL_LOOK_S": "1",
+            "NRL_JOB_USER": "",  # this computer gets no user
             "RUNPOD_POD_ID": pod.id,
             "RUNPOD_API_KEY": f"pod-key-{pod.id}",
         }
