@@ -5,7 +5,8 @@
 It goes into the background, holds BASE/lock while it lives, and serves one `Box` on the socket BASE/socket to whoever can read
 that folder: so what it runs goes on when a connection breaks, and is found again by the next one. A request is a line of JSON
 with an id and the size of the bytes that follow; so is its answer. Every request can be asked twice: what was started has a name
-that its owner gave, and lines are numbered. When nobody has asked anything for LEASE_S it kills everything and ends.
+that its owner gave, and lines are numbered. When nobody has asked anything for LEASE_S, or the other end of its `lifeline` is closed,
+it kills everything and ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -69,6 +71,8 @@ class Host:
     def __init__(self, base: Path, lease_s: float) -> None:
         self.store = base / "store"
         self.store.mkdir(mode=0o700, exist_ok=True)
+        for draft in self.store.glob("*.*"):  # of one that was killed
+            draft.unlink()
         self.lease_s, self.lock = lease_s, base / "lock"
         self.asked_at = time.monotonic()
         self.orphans = Orphans(base / "machine")
@@ -147,7 +151,7 @@ class Host:
             raise ValueError("the bytes that arrived are not those that were sent")
         if ask["keep"]:
             kept = self.store / _digest(ask["sha256"])
-            draft = kept.with_suffix(f".{os.getpid()}")
+            draft = kept.with_suffix(f".{secrets.token_hex(4)}")  # the same bytes may be on their way twice
             await asyncio.to_thread(draft.write_bytes, data)
             draft.rename(kept)
         await self.box.put(ask["path"], data)
@@ -243,9 +247,11 @@ async def serve(host: Host, reader: asyncio.StreamReader, writer: asyncio.Stream
         writer.close()
 
 
-async def live(base: Path, lease_s: float, ready: Callable[[], None]) -> None:
-    """Serve until told to end, or until nobody has asked anything for `lease_s`."""
+async def live(base: Path, lease_s: float, ready: Callable[[], None], lifeline: int | None = None) -> None:
+    """Serve until told to end, until nobody has asked anything for `lease_s`, or until the pipe `lifeline` is closed."""
     host = Host(base, lease_s)
+    if lifeline is not None:
+        asyncio.get_running_loop().add_reader(lifeline, _cut, host, lifeline)
     socket = base / "socket"
     socket.unlink(missing_ok=True)
     server = await asyncio.start_unix_server(
@@ -264,6 +270,11 @@ async def live(base: Path, lease_s: float, ready: Callable[[], None]) -> None:
         socket.unlink(missing_ok=True)
 
 
+def _cut(host: Host, lifeline: int) -> None:
+    asyncio.get_running_loop().remove_reader(lifeline)
+    host.ended.set()
+
+
 def background() -> bool:
     """Go on as a process of nobody's; True in it."""
     if os.fork():
@@ -278,7 +289,7 @@ def background() -> bool:
     return True
 
 
-def main() -> None:
+def main(lifeline: int | None = None) -> None:
     """Take the machine and serve it; or say who has it."""
     base, owner, lease_s = Path(sys.argv[1]).expanduser(), sys.argv[2], float(sys.argv[3])
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -298,7 +309,7 @@ def main() -> None:
         os.close(told)
         os.read(ready, 1)  # until the socket is there, or the other one is dead
         sys.exit(0)
-    asyncio.run(live(base, lease_s, ready=lambda: os.close(told)))
+    asyncio.run(live(base, lease_s, ready=lambda: os.close(told), lifeline=lifeline))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,13 @@ _ERRORS: Final[Mapping[str, type[Exception]]] = {
 } | {"MachineLost": MachineLost}
 
 
+def raised(told: Mapping[str, Any]) -> None:
+    """Raise what the host program says that it raised."""
+    if "error" in told:
+        kind = _ERRORS.get(told["error"], InfraFault)
+        raise kind(told["message"] if kind is not InfraFault else f"{told['error']}: {told['message']}")
+
+
 class Link:
     """Requests to one machine's host program. `open` takes the machine; `close` lets it go, and ends what runs there."""
 
@@ -70,22 +77,27 @@ class Link:
         return self._writer is not None
 
     async def ask(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
-        """One request; asked again after a broken connection. Raises what it raised there, or MachineLost."""
-        deadline_s = self._clock.monotonic() + self._patience_s
+        """One request; asked again after a broken connection. Raises what it raised there, or MachineLost.
+
+        An answer may take days: the patience begins when the connection breaks, and anew when one has lasted for that long.
+        """
+        deadline_s: float | None = None
         while True:
+            asked_s, connection = self._clock.monotonic(), self._connection
             try:
                 told, body = await self._ask_once({"op": op, **fields}, data)
             except (OSError, EOFError) as error:
-                self._drop()
-                if self._closed or self._clock.monotonic() >= deadline_s:
+                self._broke(connection)
+                now_s = self._clock.monotonic()
+                if deadline_s is None or now_s - asked_s >= self._patience_s:
+                    deadline_s = now_s + self._patience_s
+                if self._closed or now_s >= deadline_s:
                     raise MachineLost(
                         f"{self.host.address} does not answer: {error or type(error).__name__}"
                     ) from error
                 await self._reconnect(deadline_s)
                 continue
-            if "error" in told:
-                kind = _ERRORS.get(told["error"], InfraFault)
-                raise kind(told["message"] if kind is not InfraFault else f"{told['error']}: {told['message']}")
+            raised(told)
             return told, body
 
     @contextlib.asynccontextmanager
@@ -150,7 +162,7 @@ class Link:
         finally:
             self._pending.pop(number, None)
 
-    async def _listen(self, reader: asyncssh.SSHReader[bytes]) -> None:
+    async def _listen(self, reader: asyncssh.SSHReader[bytes], connection: asyncssh.SSHClientConnection) -> None:
         try:
             while line := await reader.readline():
                 told = json.loads(line)
@@ -161,6 +173,11 @@ class Link:
         except (OSError, EOFError):
             pass
         finally:
+            self._broke(connection)
+
+    def _broke(self, connection: asyncssh.SSHClientConnection | None) -> None:
+        """This one did; there may be a later one already."""
+        if self._connection is connection:
             self._drop()
 
     def _drop(self) -> None:
@@ -186,7 +203,7 @@ class Link:
     async def _beat(self) -> None:
         while True:
             await self._clock.sleep(min(self._keepalive_s, self._lease_s / 4))
-            with contextlib.suppress(MachineLost):
+            with contextlib.suppress(OSError, NestedRLError):  # whatever it was, it may go better next time
                 await self.ask("beat")
 
     async def _carry(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,4 +253,4 @@ class Link:
             except BaseException:
                 self._drop()
                 raise
-            self._listening = asyncio.ensure_future(self._listen(reader))
+            self._listening = asyncio.ensure_future(self._listen(reader, self._connection))

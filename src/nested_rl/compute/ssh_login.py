@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,10 @@ AGENT: Final = (
     "compute/host.py",
 )
 """Modules of this package that a machine gets; they need the standard library only."""
+
+
+class WrongHostKey(SettingsError):
+    """Another machine answers at this address: nothing was sent to it."""
 
 
 @frozen(kw_only=True)
@@ -92,12 +96,12 @@ main()
 """What Python on a machine is given: it unpacks the host program from its standard input, unless it is there, and starts it."""
 
 
-def agent() -> bytes:
+def agent(modules: Sequence[str] = AGENT) -> bytes:
     """The host program as a zip archive, the same bytes for the same code."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         package = resources.files("nested_rl")
-        texts = {name: package.joinpath(name).read_text(encoding="utf-8") for name in AGENT}
+        texts = {name: package.joinpath(name).read_text(encoding="utf-8") for name in modules}
         for name, text in {"__init__.py": "", "compute/__init__.py": "", **texts}.items():
             archive.writestr(zipfile.ZipInfo(f"nested_rl/{name}"), text)
     return buffer.getvalue()
@@ -133,7 +137,7 @@ async def login(
             **options,
         )
     except ssh.HostKeyNotVerifiable as error:
-        raise SettingsError(
+        raise WrongHostKey(
             f"{host.address}: its host key is not the pinned one ({error}); nothing was sent to it"
         ) from error
     except ssh.PermissionDenied as error:

@@ -9,9 +9,9 @@ import itertools
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from nested_rl.compute.ssh_link import Link
+from nested_rl.compute.ssh_login import Host
 from nested_rl.errors import MachineLost
 from nested_rl.interfaces import Machine, Process
 from nested_rl.types import Completed
@@ -21,10 +21,23 @@ KEEP_BYTES: Final = 4096
 """Files of at least this size are kept in the machine's store, so that nothing is sent twice."""
 
 
+class Line(Protocol):
+    """What carries requests to a machine's host program: a `Link`, or something like it."""
+
+    host: Host
+    root: str
+
+    @property
+    def connected(self) -> bool: ...
+    async def ask(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]: ...
+    def forward(self, port: int) -> AbstractAsyncContextManager[int]: ...
+    async def close(self) -> None: ...
+
+
 class RemoteProcess(Process):
     """A program on the machine. Lines are numbered, so that each arrives once whatever becomes of the connection."""
 
-    def __init__(self, link: Link, name: str, argv: Sequence[str], *, written: int = 0, read: int = 0) -> None:
+    def __init__(self, link: Line, name: str, argv: Sequence[str], *, written: int = 0, read: int = 0) -> None:
         self.name, self.argv = name, tuple(argv)
         self._link = link
         self._writes, self._reads = itertools.count(written + 1), read
@@ -78,7 +91,7 @@ class RemoteProcess(Process):
 class SSHMachine(Machine):
     """One lease after the other on one host. Raises MachineLost when the host does not come back in time."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Line) -> None:
         self.id = link.host.address
         self.usd_per_hour = link.host.usd_per_hour
         self.root = link.root

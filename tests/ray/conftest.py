@@ -1,0 +1,35 @@
+"""The Ray tier: a real cluster of several nodes on this computer, whose GPUs are declared. Skipped, with the reason, without Ray."""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(item.fspath).is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.ray)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A head without room for machines, where this program is, and two nodes with one CPU and one GPU each."""
+    pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
+    from nodes import Nodes
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    folder = tempfile.mkdtemp(prefix="nrl-ray-")  # short: it holds sockets
+    nodes = Nodes(folder)
+    try:
+        for _ in range(2):
+            nodes.add(num_cpus=1, num_gpus=1)
+        yield nodes
+    finally:
+        nodes.end()
+        shutil.rmtree(folder, ignore_errors=True)
