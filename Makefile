@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-gpu coverage fuzz lint docs site bench chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-browser test-gpu coverage fuzz lint docs site bench chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,7 +31,7 @@ pilot: $(VENV)/.installed  ## run the local nested pilot; FRESH=1 starts over
 test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
 	$(BIN)/python -m $(RUN) -q -n 2 -m "not ($(TIERS))"
 
-test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet  ## the real components too, each tier in a venv of its own
+test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet test-browser  ## the real components too, each tier in a venv of its own
 
 test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	$(BIN)/python -m pytest -q -m "slow and not ($(subst  or slow,,$(TIERS)))"
@@ -68,6 +68,9 @@ test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## 
 
 test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider
 	.venvs/fleet/bin/python -m $(RUN) -q -m fleet
+
+test-browser: .venvs/browser/.installed  ## the pages in headless Chromium; data and metrics in the packages they go out to
+	.venvs/browser/bin/python -m pytest -q -m browser tests/browser
 
 test-gpu: $(VENV)/.dev  ## one full-scale job on this computer's GPU, with prime-rl and a base's weights
 	$(BIN)/python -m pytest -q -m gpu
