@@ -69,6 +69,9 @@ test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## 
 test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider
 	.venvs/fleet/bin/python -m $(RUN) -q -m fleet
 
+test-ray: .venvs/ray/.installed  ## a real Ray cluster of several nodes, some of which are killed
+	.venvs/ray/bin/python -m $(RUN) -q -m ray
+
 test-browser: .venvs/browser/.installed  ## the pages in headless Chromium; data and metrics in the packages they go out to
 	.venvs/browser/bin/python -m pytest -q -m browser tests/browser
 
