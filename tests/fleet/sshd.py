@@ -19,6 +19,7 @@ from nested_rl.types import Need
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/sbin")
 
+# SHLVL: bash takes its shell for one below another, and does not read what this computer's user has in ~/.bashrc.
 CONFIG = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -29,6 +30,7 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 PermitRootLogin prohibit-password
+SetEnv SHLVL=1
 AllowStreamLocalForwarding yes
 MaxStartups 100
 MaxSessions 100

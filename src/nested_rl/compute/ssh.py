@@ -17,7 +17,7 @@ from nested_rl.compute.ssh_machine import SSHMachine
 from nested_rl.errors import InfraFault, MachineLost, NestedRLError, SettingsError
 from nested_rl.interfaces import ComputeBackend
 from nested_rl.types import Need
-from nested_rl.waiting import uninterrupted
+from nested_rl.waiting import Overdue, uninterrupted, within
 
 REST_S = 60.0
 """A host that could not be used is left alone for so long."""
@@ -124,7 +124,9 @@ class SSHCompute(ComputeBackend):
                     return place
                 if not usable and not any(p.taken for p in fitting):
                     raise MachineLost("no host can be used: " + "; ".join(p.trouble for p in fitting))
-                await self._freed.wait()
+                rested_s = min((p.rests_until_s - now for p in fitting if p not in usable), default=REST_S)
+                with contextlib.suppress(Overdue):
+                    await within(self._clock, rested_s, _said(self._freed))
 
     async def _connected(self, place: _Place) -> SSHMachine:
         if place.machine is None:
@@ -165,6 +167,10 @@ class SSHCompute(ComputeBackend):
 
     def _rest(self, place: _Place, trouble: str) -> None:
         place.rests_until_s, place.trouble = self._clock.monotonic() + REST_S, trouble
+
+
+async def _said(freed: asyncio.Condition) -> None:
+    await freed.wait()
 
 
 async def _closed(machines: Sequence[SSHMachine]) -> None:

@@ -137,6 +137,7 @@ StrictModes no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
+SetEnv SHLVL=1
 AllowStreamLocalForwarding yes
 MaxStartups 100
 MaxSessions 100
