@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from nested_rl import redact
 from nested_rl.report.showcase import highlighted, inert
-from nested_rl.types import Message, ToolCall, Transcript, Turn
+from nested_rl.types import Episode, Message, ToolCall, Transcript, Turn
 
 MOST_CHARACTERS = 40_000
 """Of one text. transcript.jsonl has the rest, and the page says so."""
@@ -80,6 +80,13 @@ def entries(transcript: Transcript) -> list[Entry]:
         turns += isinstance(said, Turn)
         found.append(_turn(said, turns) if isinstance(said, Turn) else _message(said))
     return found
+
+
+def untold(episode: Episode) -> str:
+    """The task's full text, where the agent was told it in short."""
+    prompt = episode.task.prompt
+    told = any(prompt in said.content for said in episode.transcript.conversation if isinstance(said, Message))
+    return "" if told else inert(redact.text(prompt)[:MOST_CHARACTERS])
 
 
 def _turn(turn: Turn, number: int) -> Entry:

@@ -156,6 +156,7 @@ def _render(run: RunDir, episode: Episode, order: Sequence[_Place], facts: _Fact
             ],
             group_mean=sum(known) / len(known) if known else None,
             step=facts.steps.get(episode.group),
+            task=talk.untold(episode),
             entries=talk.entries(episode.transcript),
             end=talk.ENDS.get(episode.transcript.end, episode.transcript.end),
             attempts=show(run, episode, title="", why="").attempts,
