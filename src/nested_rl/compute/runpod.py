@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.compute.pool import PodPool
@@ -18,16 +17,17 @@ from nested_rl.compute.pool_costs import PodCost
 from nested_rl.compute.pool_life import Check
 from nested_rl.compute.pool_name import PodName
 from nested_rl.compute.pool_preflight import preflight, recheck
-from nested_rl.compute.pool_purse import Account
 from nested_rl.compute.pool_roster import Journal, PodMachine
 from nested_rl.compute.pool_terms import Terms
-from nested_rl.compute.provider import Candidate, Logged, Order, Pod, Provider, ProviderError
+from nested_rl.compute.provider import Candidate, Order, Pod, Provider
+from nested_rl.compute.runpod_proof import nonce, proven_host_key
 from nested_rl.compute.runpod_rest import URL, RunpodRest
+from nested_rl.compute.runpod_sdk import RunpodSDK
 from nested_rl.compute.ssh_link import Link
-from nested_rl.compute.ssh_login import Host, library
+from nested_rl.compute.ssh_login import Host, WrongHostKey, library
 from nested_rl.compute.ssh_machine import SSHMachine
 from nested_rl.errors import MachineLost, SettingsError
-from nested_rl.interfaces import ComputeBackend, Machine
+from nested_rl.interfaces import Account, ComputeBackend, Machine
 from nested_rl.types import Need
 from nested_rl.waiting import uninterrupted
 
@@ -37,7 +37,8 @@ FOLDER: Final = "~/.nested_rl/runpod"
 USD_PER_HOUR: Final = 0.5
 """Taken for the price of a machine until the catalog has been read."""
 BASE: Final = "/var/lib/nested_rl/machine"
-_HOST_KEY: Final = re.compile(r"^.*nested-rl-host-key: (ssh-ed25519 [A-Za-z0-9+/=]+)", re.MULTILINE)
+JOB_USER: Final = "nested-rl-job"
+"""Whom full-scale jobs run as; a pod makes this user when it starts."""
 
 
 class RunpodCompute(ComputeBackend):
@@ -45,8 +46,9 @@ class RunpodCompute(ComputeBackend):
 
     The key of the account is `RUNPOD_API_KEY` or the provider's own config file; it never reaches a pod. `folder` holds the journal of
     the pods, the run's name and its SSH key; one controller at a time may have it, and one that was killed is followed by the next
-    with the same folder, which takes over its pods. A pod ends itself when nobody has been heard of for `lease_s`, or after
-    `terms.ttl_s`. `account` (a `Meter`) limits what the pods may cost. The pods' figures are in `costs()`.
+    with the same folder, which takes over its pods. A pod ends itself when nobody has been heard of for `lease_s` (`grace_s` before the first time), or
+    after `terms.ttl_s`. `account` (a `Meter`) limits what the pods may cost. The pods' figures are in `costs()`.
+    `provider` "sdk" is the official package, with the extra `runpod-sdk`.
 
     >>> compute = RunpodCompute(["2x NVIDIA RTX A5000", "NVIDIA A40"], max_machines=16)   # doctest: +SKIP
     >>> [f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in compute.offers()]    # doctest: +SKIP
@@ -65,13 +67,14 @@ class RunpodCompute(ComputeBackend):
         user: str = "root",
         python: str = "python3",
         lease_s: float = 600.0,
-        grace_s: float = 1800.0,
+        grace_s: float = 600.0,
         patience_s: float = 120.0,
+        keepalive_s: float = 15.0,
         terms: Terms | None = None,
         account: Account | None = None,
         preflight: Check = preflight,
         recheck: Check = recheck,
-        provider: Provider | None = None,
+        provider: Provider | Literal["rest", "sdk"] = "rest",
         clock: Clock | None = None,
     ) -> None:
         if isinstance(gpus, str) or not gpus:
@@ -82,10 +85,14 @@ class RunpodCompute(ComputeBackend):
         told = [one if isinstance(one, Candidate) else Candidate.read(one) for one in gpus]
         self._candidates = tuple(dict.fromkeys(c for one in told for c in (one if isinstance(one, tuple) else (one,))))
         self._max_machines, self._image, self._url = max_machines, image, url
-        self._folder, self._key, self._provider = Path(folder).expanduser(), key, provider
+        self._folder, self._key = Path(folder).expanduser(), key
+        if provider not in ("rest", "sdk") and not isinstance(provider, Provider):
+            raise SettingsError(f"RunpodCompute(provider={provider!r}): 'rest', 'sdk' or a Provider")
+        self._asked, self._provider = provider, None if isinstance(provider, str) else provider
         self._user, self._python = user, python
-        self._lease_s, self._grace_s, self._patience_s = lease_s, grace_s, patience_s
-        self._terms, self._account = terms or Terms(), account
+        self._lease_s, self._grace_s = lease_s, grace_s
+        self._patience_s, self._keepalive_s = patience_s, keepalive_s
+        self._terms, self._account, self._ledger = terms or Terms(), account, ""
         self._preflight, self._recheck = preflight, recheck
         self._clock = clock or SystemClock()
         self._pool: PodPool | None = None
@@ -114,9 +121,17 @@ class RunpodCompute(ComputeBackend):
         return [candidate.offer for candidate in self._candidates]
 
     def machine(self, need: Need) -> AbstractAsyncContextManager[Machine]:
+        return self.machine_for(need, job="")
+
+    def machine_for(self, need: Need, *, job: str) -> AbstractAsyncContextManager[Machine]:
         if not any(need.fits(offer) for offer in self.offers()):
             raise SettingsError(f"no GPU of {[one.name for one in self._candidates]} has {need}")
-        return self._opened().machine(need)
+        return self._opened().machine_for(need, job=job)
+
+    def metered(self, account: Account, *, ledger: str) -> None:
+        self._account, self._ledger = account, ledger
+        if self._pool is not None:
+            self._pool.metered(account, ledger=ledger)
 
     def costs(self) -> list[PodCost]:
         """What each pod has cost and what for."""
@@ -141,7 +156,7 @@ class RunpodCompute(ComputeBackend):
         """The pool; the first lease makes it."""
         if self._pool is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._provider = self._provider or RunpodRest(key=self._key, url=self._url, clock=self._clock)
+            self._provider = self._provider or self._own_provider()
             self._journal = Journal(self._folder / "pods.jsonl")
             self._pool = PodPool(
                 self._provider,
@@ -157,7 +172,14 @@ class RunpodCompute(ComputeBackend):
                 account=self._account,
                 clock=self._clock,
             )
+            if self._account is not None:
+                self._pool.metered(self._account, ledger=self._ledger)
         return self._pool
+
+    def _own_provider(self) -> Provider:
+        if self._asked == "sdk":
+            return RunpodSDK(key=self._key, clock=self._clock)
+        return RunpodRest(key=self._key, url=self._url, clock=self._clock)
 
     def _run(self) -> str:
         """Eight letters that the pods of this folder are named after."""
@@ -185,7 +207,11 @@ class RunpodCompute(ComputeBackend):
     def _order(self, name: PodName, candidate: Candidate) -> Order:
         env = {
             "PUBLIC_KEY": Path(f"{self._login()}.pub").read_text(encoding="ascii").strip(),
+            "NRL_NONCE": self._nonce(str(name)),
+            "NRL_PYTHON": self._python,
+            "NRL_JOB_USER": JOB_USER,
             "NRL_DEADLINE": str(name.deadline),
+            "NRL_TTL_S": str(max(0, int(name.deadline - self._clock.now()))),
             "NRL_LEASE": f"{self._base(str(name))}/lock",
             "NRL_LEASE_S": str(int(self._lease_s)),
             "NRL_GRACE_S": str(int(self._grace_s)),
@@ -199,33 +225,37 @@ class RunpodCompute(ComputeBackend):
         host = Host(
             address=f"{self._user}@{address}:{port}",
             key=str(self._login()),
-            host_key=await self._host_key(pod),
+            host_key=await self._host_key(pod.id, pod.name, pod.ssh),
             python=self._python,
             folder=self._base(pod.name),
             usd_per_hour=pod.usd_per_hour,
         )
-        link = Link(host, clock=self._clock, patience_s=self._patience_s, lease_s=self._lease_s)
+        link = Link(
+            host,
+            clock=self._clock,
+            patience_s=self._patience_s,
+            lease_s=self._lease_s,
+            keepalive_s=self._keepalive_s,
+        )
         try:
             await link.open()
+        except WrongHostKey as error:  # the address may still be another's, which is no fault of the request
+            await uninterrupted(link.close())
+            raise MachineLost(str(error)) from error
         except BaseException:
             await uninterrupted(link.close())
             raise
         machine = SSHMachine(link)
         return machine, machine
 
-    async def _host_key(self, pod: Pod) -> str:
-        """What the pod says of itself in its log, which only the account can read. Not there yet: MachineLost, to be asked again."""
-        if pod.id not in self._host_keys:
-            assert isinstance(self._provider, Logged)
-            try:
-                told = await self._provider.log(pod.id, source="container")
-            except ProviderError as error:
-                raise MachineLost(f"{pod.name}: {error}") from error
-            found = _HOST_KEY.search(told)
-            if found is None:
-                raise MachineLost(f"{pod.name} has not told its host key yet")
-            self._host_keys[pod.id] = found[1]
-        return self._host_keys[pod.id]
+    def _nonce(self, name: str) -> str:
+        return nonce(self._login().read_bytes(), name)
+
+    async def _host_key(self, pod_id: str, name: str, address: tuple[str, int]) -> str:
+        """Learnt once. Not there yet: MachineLost, to be asked again."""
+        if pod_id not in self._host_keys:
+            self._host_keys[pod_id] = await proven_host_key(*address, self._nonce(name))
+        return self._host_keys[pod_id]
 
 
 def start_args() -> str:

@@ -50,10 +50,15 @@ async def proven_host_key(address: str, port: int, nonce: str) -> str:
         raise MachineLost(f"{address}:{port} is no SSH server: {error}") from error
     finally:
         writer.close()
+    return believed(greeting, nonce, where=f"{address}:{port}")
+
+
+def believed(greeting: bytes, nonce: str, *, where: str) -> str:
+    """The host key in a greeting, if who says it knows the nonce."""
     told = _GREETING.match(greeting)
     if told is None:
-        raise MachineLost(f"{address}:{port} does not tell its host key: it says {greeting[:80]!r}")
+        raise MachineLost(f"{where} does not tell its host key: it says {greeting[:80]!r}")
     host_key = f"ssh-ed25519 {told[1].decode()}"
     if not hmac.compare_digest(proof(nonce, host_key), told[2].decode()):
-        raise MachineLost(f"{address}:{port} has not the nonce of this pod: its host key is not believed")
+        raise MachineLost(f"{where} has not the nonce of this pod: its host key is not believed")
     return host_key

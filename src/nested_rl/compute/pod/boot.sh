@@ -80,7 +80,7 @@ watch() {
             echo "nested-rl: this pod ends: $why"
             end_pod
             sleep "$pause"
-            pause=$((pause < 60 ? pause * 2 : 60))
+            pause=$((pause < 30 ? pause * 2 : 60))
         else
             pause=1
             sleep "${NRL_LOOK_S:-10}"
@@ -126,7 +126,8 @@ mkdir -p /run/sshd 2>/dev/null
 [ -e "$home/host_key" ] || ssh-keygen -q -t ed25519 -N '' -C '' -f "$home/host_key"
 read -r kind key _ <"$home/host_key.pub"
 echo "$PUBLIC_KEY" >"$home/authorized"
-# Programs there get the PATH and the home of the image, and nothing else of this environment, least of all the key.
+# Programs there get the PATH and the home of the image, and nothing else of this environment, least of all the key. (sshd takes one
+# SetEnv. With SHLVL a bash does not take itself for the first, which would read its user's start-up file for every command.)
 cat >"$home/sshd_config" <<CONFIG
 Port ${NRL_SSH_PORT:-22}
 HostKey $home/host_key
@@ -137,11 +138,10 @@ StrictModes no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-SetEnv SHLVL=1
 AllowStreamLocalForwarding yes
 MaxStartups 100
 MaxSessions 100
-SetEnv "PATH=$PATH" "HOME=${HOME:-/root}"
+SetEnv "PATH=$PATH" "HOME=${HOME:-/root}" SHLVL=1
 CONFIG
 echo "nested-rl-host-key: $kind $key"
 while :; do
