@@ -18,7 +18,7 @@ from nested_rl.compute.pool_costs import by_kind
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.provider import Pod
 from nested_rl.compute.runpod import RunpodCompute, start_args
-from nested_rl.errors import InfraFault, SettingsError
+from nested_rl.errors import InfraFault, MachineLost
 from nested_rl.testing import ComputeSuite
 from nested_rl.types import Need
 
@@ -109,7 +109,8 @@ async def test_no_key_of_the_account_is_sent_to_a_pod(make, server):
     (pod,) = server.fake.pods.values()
     assert KEY not in str(pod.body)
     assert KEY not in "\n".join(pod.log["container"])
-    assert set(pod.body["env"]) == {"PUBLIC_KEY", "NRL_DEADLINE", "NRL_LEASE", "NRL_LEASE_S", "NRL_GRACE_S"}
+    own = ("NONCE", "PYTHON", "JOB_USER", "DEADLINE", "TTL_S", "LEASE", "LEASE_S", "GRACE_S")
+    assert set(pod.body["env"]) == {"PUBLIC_KEY", *(f"NRL_{name}" for name in own)}
 
 
 async def test_a_pod_that_is_lost_loses_its_job_and_the_next_gets_another(make, server):
@@ -141,7 +142,7 @@ async def test_another_machine_at_the_same_address_is_not_spoken_to(make, server
     other = asyncssh.generate_private_key("ssh-ed25519")
     compute._host_keys[name] = other.export_public_key().decode().strip()
     (pod,) = server.fake.alive()
-    with pytest.raises(SettingsError, match="host key is not the pinned one"):
+    with pytest.raises(MachineLost, match="host key is not the pinned one"):
         await compute._connect(Pod(id=pod.id, name=pod.name, status="running", ssh=pod.ssh))
 
 
