@@ -16,13 +16,14 @@ from nested_rl.report import page
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Two validation tasks, an empty page; and a wait for the disk keeps its place among the side effects."""
+    """Two validation tasks, an empty page and none of episodes; and a wait for the disk keeps its place among the side effects."""
 
     async def here(work, *args, **how):
         return work(*args, **how)
 
     monkeypatch.setattr(loop, "VALIDATION_TASKS", 2)
-    monkeypatch.setattr(page, "render", lambda run: "<html>")
+    monkeypatch.setattr(page, "render_digest", lambda run, digest: "<html>")
+    monkeypatch.setattr(page.transcripts, "write_transcripts", lambda run, episodes: [])
     monkeypatch.setattr(asyncio, "to_thread", here)
 
 

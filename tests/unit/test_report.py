@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shutil
 
 import pytest
 from attrs import evolve
@@ -89,7 +90,7 @@ def test_the_report_is_one_file_in_the_run_directory(run):
 def test_nothing_is_loaded_and_nothing_can_run(page, text):
     assert "script" not in page.tags
     assert not page.events
-    assert {link for link in page.links if not link.startswith(("#", "episodes/"))} == {"data:,"}
+    assert {link for link in page.links if not link.startswith(("#", "episodes/", "transcripts/"))} == {"data:,"}
     assert "Content-Security-Policy" in text
     assert "default-src 'none'" in text
     assert "http://" not in text
@@ -101,10 +102,22 @@ def test_ids_are_unique_and_every_inner_link_has_its_target(page):
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
 
 
-def test_links_to_episodes_exist(page, run):
-    folders = {link for link in page.links if link.startswith("episodes/")}
+def test_episodes_are_linked_to_pages_of_their_own_or_to_their_folders(run):
+    shutil.rmtree(run.path / "transcripts", ignore_errors=True)
+    folders = {link for link in Page(render(run)).links if link.startswith("episodes/")}
     assert folders
     assert all((run.path / folder).is_dir() for folder in folders)
+    links = Page(write_report(run).read_text(encoding="utf-8")).links
+    pages = {link for link in links if link.startswith("transcripts/")}
+    assert {f"episodes/{link[12:-5]}/" for link in pages} == folders
+    assert all((run.path / link).is_file() for link in pages)
+
+
+def test_the_page_of_an_episode_is_written_once(run):
+    write_report(run)
+    before = {path: path.stat().st_mtime_ns for path in (run.path / "transcripts").glob("*.html")}
+    write_report(run)
+    assert {path: path.stat().st_mtime_ns for path in (run.path / "transcripts").glob("*.html")} == before
 
 
 def test_the_headline_says_what_the_records_say(run):
@@ -312,8 +325,8 @@ def test_colours_are_variables_of_the_page_so_that_dark_mode_works():
     assert not re.search(r"(?<!&)#[0-9a-f]{6}", chart.svg)
 
 
-def test_the_page_is_the_same_every_time(run, text):
-    assert text == render(RunDir.open(run.path))
+def test_the_page_is_the_same_every_time(run):
+    assert render(RunDir.open(run.path)) == render(run)
 
 
 def test_the_fixture_reads_back(run):

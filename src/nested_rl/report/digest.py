@@ -76,6 +76,8 @@ class StepSums:
     first_try: list[float] = field(factory=list)
     valid: list[float] = field(factory=list)
     quality_given_valid: list[float] = field(factory=list)
+    uplift: list[float] = field(factory=list)
+    """Of every episode; 0 where no job was scored."""
     families: dict[str, list[float]] = field(factory=dict)
     """Rewards by family."""
     strongest: dict[str, list[float]] = field(factory=dict)
@@ -299,6 +301,7 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
             sums.strongest.setdefault(family, []).append(float(outcome.base == strongest(outcome)))
         sums.first_try.append(float(outcome.valid and outcome.attempts == 1))
         sums.valid.append(float(outcome.valid))
+        sums.uplift.append(outcome.uplift)
         for part, value in episode.parts.items():
             sums.parts.setdefault(part, []).append(value)
         if outcome.valid and "quality" in episode.parts:

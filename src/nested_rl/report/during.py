@@ -10,7 +10,7 @@ from typing import Self
 
 from nested_rl import redact
 from nested_rl.report.digest import Growing
-from nested_rl.rundir import RunDir, write_atomic
+from nested_rl.rundir import RunDir
 
 log = redact.logger(__name__)
 
@@ -59,15 +59,14 @@ class DuringRun:
             self._thread.join()
 
     def _write(self) -> None:
-        from nested_rl.report.page import render_digest
+        from nested_rl.report.page import write_digest
 
         began_s = self._monotonic()
         try:
             self._growing = self._growing or Growing(self._run)
             digest = self._growing.catch_up(stop=lambda: self._stop)
             if not self._stop:
-                text = render_digest(self._run, digest)
-                write_atomic(self._run.path / "report.html", text.encode("utf-8", "replace"))
+                write_digest(self._run, digest)
         except Exception as error:  # noqa: BLE001  whatever it is, the run goes on without
             self.broken = True
             log.warning("the report could not be written and is left for the end of the run: %r", error)

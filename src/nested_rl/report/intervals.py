@@ -58,3 +58,17 @@ def paired(ours: Sequence[float], theirs: Sequence[float], *, draws: int = 2000)
     picks = np.random.default_rng(0).integers(0, n, (draws, n))
     low, high = np.percentile(differences[picks].mean(axis=1), [2.5, 97.5])
     return Interval(float(differences.mean()), float(low), float(high), n)
+
+
+def apart(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """The difference of two means of unrelated numbers, ± 1.96 standard errors; NaN where a side has fewer than two.
+
+    >>> apart([1.0, 1.0, 1.0], [0.0, 0.0]).signed()
+    '+1.00 [+1.00, +1.00]'
+    """
+    a, b = of(ours), of(theirs)
+    if not a.n or not b.n:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    half = math.hypot(a.high - a.value, b.high - b.value)
+    difference = a.value - b.value
+    return Interval(difference, difference - half, difference + half, min(a.n, b.n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 from nested_rl import redact
 from nested_rl.alarms import KINDS
 from nested_rl.report import digest as digests
-from nested_rl.report import gantt, pictures
-from nested_rl.report.digest import Digest
+from nested_rl.report import gantt, pictures, transcripts
+from nested_rl.report.digest import Digest, Failure
 from nested_rl.report.markup import templates
 from nested_rl.report.notable import GAP
 from nested_rl.report.phrases import count, duration, money, number, percent
 from nested_rl.rundir import RunDir, write_atomic
 
 _TABLE_ROWS = 200
+MOST_FAILURES = 40
+"""Kinds that are told with an example."""
 CUT_OFF_SHARE = 0.1
 """Of answers, above which the headline says so."""
 _COLUMNS = (
@@ -42,9 +45,22 @@ _COLUMNS = (
 
 def write_report(run: RunDir) -> Path:
     """Write `report.html` into the run directory and return its path. Works at any moment of a run."""
+    return write_digest(run, digests.read(run))
+
+
+def write_digest(run: RunDir, digest: Digest) -> Path:
+    """The same, of what was read already. The episodes that the page links to get pages of their own, once."""
+    there = {path.stem for path in (run.path / transcripts.FOLDER).glob("*.html")}
+    transcripts.write_transcripts(run, [place for place in _linked(digest) if place not in there])
     path = run.path / "report.html"
-    write_atomic(path, render(run).encode("utf-8", "replace"))
+    write_atomic(path, render_digest(run, digest).encode("utf-8", "replace"))
     return path
+
+
+def _linked(digest: Digest) -> list[str]:
+    """The episodes that the page tells of, which can be read from the run's own folder."""
+    notable = [transcripts.name((e.group, e.member)) for _, e in digest.notable.found.values()]
+    return sorted({*notable, *(failure.place for failure in _failures(digest)[:MOST_FAILURES])})
 
 
 def render(run: RunDir) -> str:
@@ -63,13 +79,26 @@ def render_digest(run: RunDir, digest: Digest) -> str:
         pictures=pictures.draw(digest),
         gantt=gantt.draw(digest.timeline),
         showcases=pictures.showcases(run, digest),
-        failures=sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count)),
+        failures=_failures(digest),
+        most_failures=MOST_FAILURES,
+        link=functools.partial(_link, run),
         baselines=_baselines(digest),
         table=_table(digest),
         asked=_flat(digest.spec) + ([("sandbox", digest.sandbox)] if digest.sandbox else []),
         hygiene=_hygiene(digest),
         alarms=[(a, KINDS.get(a.name, "")) for a in digest.alarms],
     )
+
+
+def _failures(digest: Digest) -> list[Failure]:
+    """What is not the agent's fault first, then by how often."""
+    return sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count))
+
+
+def _link(run: RunDir, place: str) -> str:
+    """The page of an episode, or its folder while it has none."""
+    page = Path(transcripts.FOLDER) / f"{place}.html"
+    return str(page) if (run.path / page).is_file() else f"episodes/{place}/"
 
 
 def summary(run: RunDir) -> str:
