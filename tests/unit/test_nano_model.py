@@ -118,12 +118,12 @@ def test_the_safe_softmax_gives_the_same_numbers():
     large = token_logprobs(model, packed)
     import nested_rl.nano.layers as layers
 
-    before = layers._SAFE_SCORE
+    before = layers.SAFE_SCORE
     try:
-        layers._SAFE_SCORE = 1e9
+        layers.SAFE_SCORE = 1e9
         assert np.allclose(token_logprobs(model, packed), large, atol=1e-12)
     finally:
-        layers._SAFE_SCORE = before
+        layers.SAFE_SCORE = before
 
 
 @pytest.mark.parametrize("capacity", [None, 20, 64])

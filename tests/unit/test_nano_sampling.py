@@ -7,10 +7,11 @@ import pytest
 
 from nested_rl.errors import SettingsError
 from nested_rl.nano.config import Qwen3Config
+from nested_rl.nano.decode import Decoder
 from nested_rl.nano.losses import token_logprobs
 from nested_rl.nano.model import Qwen3
 from nested_rl.nano.packing import pack_groups
-from nested_rl.nano.sampling import generate, pad_left
+from nested_rl.nano.sampling import _prefill, generate, pad_left
 
 
 def net(positions=64, seed=0) -> Qwen3:
@@ -134,3 +135,19 @@ def test_wrong_use_is_refused(prompts, settings, says):
 def test_an_empty_prompt_is_refused():
     with pytest.raises(SettingsError, match="at least one token"):
         pad_left([[1], []], 0)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("sharp", [1, 30])
+def test_one_more_token_is_read_as_by_the_whole_model_bit_by_bit(padded, sharp):
+    model = net()
+    model.tensors["model.layers.1.self_attn.q_norm.weight"][0] = sharp  # large: scores need their maximum taken off
+    prompts = PROMPTS if padded else np.arange(1, 13).reshape(3, 4)
+    _, mine, at = _prefill(model, prompts, 2, 10)
+    _, whole, _ = _prefill(model, prompts, 2, 10)
+    decoder, ids = Decoder(model), np.arange(len(at)) + 3
+    for t in range(3):
+        hidden = None if mine.hidden is None else mine.hidden[..., : mine.filled + 1]
+        expected = model.logits(model.forward(ids[:, None], (at + t)[:, None], hidden, cache=whole))
+        assert np.array_equal(decoder.step(ids, at + t, hidden, mine), expected)
+        assert mine.filled == whole.filled

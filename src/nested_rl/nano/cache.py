@@ -50,5 +50,11 @@ class Cache:
 
     def take(self, rows: Ints | Sequence[int]) -> Cache:
         """Only these rows."""
+
+        def kept(old: Floats) -> Floats:
+            new = np.empty((old.shape[0], len(rows), *old.shape[2:]), old.dtype)
+            new[..., : self.filled, :] = old[:, rows, :, : self.filled]
+            return new
+
         hidden = None if self.hidden is None else self.hidden[rows]
-        return Cache(self.keys[:, rows], self.values[:, rows], self.filled, hidden)
+        return Cache(kept(self.keys), kept(self.values), self.filled, hidden)

@@ -19,7 +19,7 @@ from nested_rl.nano.cache import Cache
 from nested_rl.nano.config import Qwen3Config
 from nested_rl.nano.parameters import LayerViews
 
-_SAFE_SCORE = 60.0
+SAFE_SCORE = 60.0
 """exp of a score up to this is finite and exact enough in float32 without subtracting the maximum first."""
 
 
@@ -124,18 +124,26 @@ def attention(
     h = xh * w.norm_in
     z = (h @ w.qkv.T).reshape(N, Hq + 2 * Hk, hd)
     zh, zr = rms(z[:, : Hq + Hk], c.rms_norm_eps)
-    norms = np.concatenate([np.broadcast_to(w.q_norm * hd**-0.5, (Hq, hd)), np.broadcast_to(w.k_norm, (Hk, hd))])
+    norms = head_norms(c, w)
     y = rotate(zh * norms, at.cos, at.sin).reshape(B, T, Hq + Hk, hd)
     q = y[:, :, :Hq].reshape(B, T, Hk, rep, hd).transpose(0, 2, 3, 1, 4).reshape(B, Hk, rep * T, hd)
     k = y[:, :, Hq:].transpose(0, 2, 1, 3)
     v = z[:, Hq + Hk :].reshape(B, T, Hk, hd).transpose(0, 2, 1, 3)
     k, v = (np.ascontiguousarray(k), np.ascontiguousarray(v)) if cache is None else cache[0].append(cache[1], k, v)
-    weights = _softmax(q @ k.swapaxes(-1, -2), mask, (rep, T), bound=_score_bound(w, hd))
+    weights = _softmax(q @ k.swapaxes(-1, -2), mask, (rep, T), bound=score_bound(w, hd))
     mixed = (weights @ v).reshape(B, Hk, rep, T, hd).transpose(0, 3, 1, 2, 4).reshape(N, Hq * hd)
     return x + mixed @ w.out.T, AttentionTape(xh, r, h, zh, zr, norms, q, k, v, weights, mixed)
 
 
-def _score_bound(w: LayerViews, head_dim: int) -> float:
+def head_norms(c: Qwen3Config, w: LayerViews) -> Floats:
+    """Norm weights of the q and k heads [heads, head_dim], the scale of the scores folded into those of q."""
+    norms = np.empty((c.num_attention_heads + c.num_key_value_heads, c.head_dim), w.q_norm.dtype)
+    norms[: c.num_attention_heads] = w.q_norm * c.head_dim**-0.5
+    norms[c.num_attention_heads :] = w.k_norm
+    return norms
+
+
+def score_bound(w: LayerViews, head_dim: int) -> float:
     # |q̂| = |k̂| = sqrt(head_dim) before the norm weights, so no score can be larger than this
     return math.sqrt(head_dim) * float(np.abs(w.q_norm).max() * np.abs(w.k_norm).max())
 
@@ -146,7 +154,7 @@ def _softmax(scores: Floats, mask: Floats | None, folded: tuple[int, int], *, bo
     if mask is not None:
         unfolded = scores.reshape(B, Hk, *folded, S)
         unfolded += mask
-    if bound > _SAFE_SCORE:
+    if bound > SAFE_SCORE:
         scores -= scores.max(-1, keepdims=True)
     np.exp(scores, out=scores)
     # a matrix product is the fastest row sum; a fully hidden (padding) row stays zero

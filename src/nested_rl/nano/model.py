@@ -72,6 +72,11 @@ class Qwen3:
         """Parameters by Hugging Face name; writing to them changes the model."""
         return self.views.tensors
 
+    @property
+    def rotary(self) -> tuple[Floats, Floats]:
+        """The tables of `layers.rope_tables`."""
+        return self._cos, self._sin
+
     def copy(self) -> Qwen3:
         """The same weights in memory of its own."""
         return Qwen3(self.config, self.theta, dtype=self.theta.dtype.type)

@@ -10,6 +10,7 @@ from attrs import frozen
 from nested_rl.errors import SettingsError
 from nested_rl.nano.arrays import Floats, Ints
 from nested_rl.nano.cache import Cache
+from nested_rl.nano.decode import Decoder
 from nested_rl.nano.model import Qwen3
 from nested_rl.nano.packing import left_padded, padded_left
 
@@ -72,6 +73,7 @@ def generate(
     stops[list((c.eos_token_id,) if stop_ids is None else stop_ids)] = True
 
     logits, cache, position = _prefill(model, prompts, group, tp + steps)
+    decoder = Decoder(model)
     ids = np.full((batch, steps), c.pad_token_id, np.int64)
     logprobs = np.zeros((batch, steps), model.theta.dtype)
     lengths = np.zeros(batch, np.int64)
@@ -94,7 +96,7 @@ def generate(
         hidden = None if cache.hidden is None else cache.hidden[..., : cache.filled + 1]
         # a row that is done but still in the batch is fed on, at its last legal position
         at = np.minimum(position + t, c.max_position_embeddings - 1)
-        logits = model.logits(model.forward(chosen[:, None], at[:, None], hidden, cache=cache))
+        logits = decoder.step(chosen, at, hidden, cache)
     longest = max(1, int(lengths.max()))
     return Samples(ids=ids[:, :longest], logprobs=logprobs[:, :longest], lengths=lengths, finished=finished)
 
@@ -135,6 +137,6 @@ def _choose(logits: Floats, temperature: float, uniforms: Floats | None) -> tupl
     if temperature == 0 or uniforms is None:
         chosen = z.argmax(1)
     else:
-        # in float64 u · total < total, so the count is at most vocab − 1 and the token has a probability above 0
-        chosen = (cumulated <= uniforms[:, None] * total.astype(np.float64)).sum(1)
+        # in float64 u · total < total, so there is a first one above, and its token has a probability above 0
+        chosen = (cumulated > uniforms[:, None] * total.astype(np.float64)).argmax(1)
     return chosen, z[np.arange(len(z)), chosen] - np.log(total[:, 0])
