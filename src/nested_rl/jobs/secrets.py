@@ -10,9 +10,9 @@ from nested_rl.types import Problem, Validation
 
 def secret(files: Mapping[str, str]) -> Validation | None:
     """A job that holds a secret of this computer is refused: what was accepted is hashed, runs and is kept as it is."""
-    found = next((name for name, text in files.items() if redact.holds(text) or redact.holds(name)), None)
-    if found is None:
+    if not redact.holds("\0".join([*files, *files.values()])):
         return None
+    found = next((name for name, text in files.items() if redact.holds(text) or redact.holds(name)), "")
     problem = Problem(
         code="files.secret",
         where=redact.known(found),
