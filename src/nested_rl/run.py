@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nested_rl.replay import ReplayReport
+    from nested_rl.report.compare import Comparison
 
 
 class Run:
@@ -70,6 +71,15 @@ class Run:
         from nested_rl.replay import replay
 
         return replay(self._dir, reward)
+
+    def compare(self, other: Run) -> Comparison:
+        """This run against `other`: differences with intervals, settings, cost; `.write()` makes a page of it.
+
+        Raises SettingsError where one of them has no step yet.
+        """
+        from nested_rl.report.compare import compare
+
+        return compare(other._dir, self._dir)
 
     def __str__(self) -> str:
         from nested_rl.report.page import summary

@@ -1,4 +1,4 @@
-"""`report`: the page of a run, finished or not."""
+"""`report`: the page of a run, finished or not, and of two runs side by side."""
 # ruff: noqa: T201  printing is what a command is for
 
 from __future__ import annotations
@@ -8,23 +8,63 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from nested_rl.errors import SettingsError
 
-def report(run: Path, /, *, open_it: Annotated[bool, Parameter(name="--open")] = False) -> None:
-    """Write RUN/report.html and print what happened in a paragraph.
 
-    Works while the run is still going.
+def report(
+    run: Path,
+    other: Path | None = None,
+    /,
+    *,
+    transcripts: tuple[str, ...] = (),
+    out: Path | None = None,
+    open_it: Annotated[bool, Parameter(name="--open")] = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+) -> None:
+    """Write RUN/report.html and print what happened in a paragraph; with OTHER, compare two runs on one page.
+
+    Works while a run is still going.
 
     Args:
         run: Run directory.
+        other: A second one, to compare with the first: RUN/comparison-OTHER.html.
+        transcripts: Write pages of these episodes too, into RUN/transcripts: GROUP, GROUP-MEMBER or all. May be given several times.
+        out: Where the comparison goes instead.
         open_it: Show the page in a browser.
+        as_json: Print the differences of two runs as JSON.
     """
     import webbrowser
 
-    from nested_rl.report.page import summary, write_report
-    from nested_rl.rundir import RunDir
-
-    directory = RunDir.open(run)
-    path = write_report(directory)
-    print(summary(directory))
+    path = (
+        _one(run, transcripts, out, as_json=as_json) if other is None else _two(run, other, transcripts, out, as_json)
+    )
     if open_it:
         webbrowser.open(path.resolve().as_uri())
+
+
+def _one(run: Path, asked: tuple[str, ...], out: Path | None, *, as_json: bool) -> Path:
+    from nested_rl.report.page import summary, write_report
+    from nested_rl.report.transcripts import select, write_transcripts
+    from nested_rl.rundir import RunDir
+
+    if out is not None or as_json:
+        raise SettingsError("--out and --json are for two runs: nested-rl report RUN OTHER")
+    directory = RunDir.open(run)
+    pages = write_transcripts(directory, select(directory, asked)) if asked else []
+    path = write_report(directory)
+    print(summary(directory))
+    if pages:
+        print(f"Transcripts: {len(pages)}, the first {pages[0]}")
+    return path
+
+
+def _two(run: Path, other: Path, asked: tuple[str, ...], out: Path | None, as_json: bool) -> Path:  # noqa: FBT001
+    from nested_rl.report.compare import compare, of_json
+    from nested_rl.rundir import RunDir
+
+    if asked:
+        raise SettingsError("--transcripts is for one run: nested-rl report RUN --transcripts GROUP-MEMBER")
+    found = compare(RunDir.open(run), RunDir.open(other))
+    path = found.write(out)
+    print(of_json(found) if as_json else f"{found} Page: {path}")
+    return path

@@ -330,7 +330,7 @@ def _note_failures(digest: Digest, episode: Episode) -> None:
         failure.where, failure.message, failure.hint, failure.place = where, message, hint, place
 
 
-_OF_THE_RUN = re.compile(r"@(best|initial|\d+)$")
+OF_THE_RUN = re.compile(r"@(best|initial|\d+)$")
 """Ends the name of one of the run's own versions; other policies evaluated in its directory say nothing about learning."""
 
 
@@ -340,7 +340,7 @@ def _read_evals(digest: Digest, evals: Mapping[str, Mapping[str, Any]]) -> None:
         rewards = [float(row["reward"]) for row in report["rows"]]
         if report["split"] == "validation":
             digest.validation.append((int(report["version"]), intervals.of(rewards)))
-        elif _OF_THE_RUN.search(str(report["policy"])):
+        elif OF_THE_RUN.search(str(report["policy"])):
             held_out.append(report)
     digest.validation.sort(key=lambda pair: pair[0])
     digest.held_out = [
@@ -371,3 +371,17 @@ def _pair(ours: Mapping[str, Any], other: Mapping[str, Any]) -> HeldOut | None:
         other_valid=valid[1],
         difference=intervals.paired(mine, yours),
     )
+
+
+def flat(spec: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """run.toml as dotted names with their values."""
+    found: list[tuple[str, str]] = []
+    for key, value in spec.items():
+        name = f"{prefix}{key}"
+        found += flat(value, f"{name}.") if isinstance(value, dict) else [(name, _spelled(value))]
+    return found
+
+
+def _spelled(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def render_digest(run: RunDir, digest: Digest) -> str:
         link=functools.partial(_link, run),
         baselines=_baselines(digest),
         table=_table(digest),
-        asked=_flat(digest.spec) + ([("sandbox", digest.sandbox)] if digest.sandbox else []),
+        asked=digests.flat(digest.spec) + ([("sandbox", digest.sandbox)] if digest.sandbox else []),
         hygiene=_hygiene(digest),
         alarms=[(a, KINDS.get(a.name, "")) for a in digest.alarms],
     )
@@ -193,17 +192,3 @@ def _hygiene(digest: Digest) -> list[tuple[str, str, str]]:
         f"at the end it was at least {GAP} above the hidden score: it rewards something else than the task",
     )
     return [*((what, f"{round(digest.total(key)):,}", why) for key, what, why in facts), cut_off, gap]
-
-
-def _flat(spec: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """run.toml as dotted names with their values."""
-    found: list[tuple[str, str]] = []
-    for key, value in spec.items():
-        name = f"{prefix}{key}"
-        found += _flat(value, f"{name}.") if isinstance(value, dict) else [(name, _spelled(value))]
-    return found
-
-
-def _spelled(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
-    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -75,8 +75,8 @@ def _reward(digest: Digest) -> Picture:
                 points=True,
             )
         )
-    alt = f"Reward by step: {_from_to(means)}."
-    chart = charts.lines("reward", series, alt=alt, x_max=digest.steps_asked, y_max=_top(series))
+    alt = f"Reward by step: {from_to(means)}."
+    chart = charts.lines("reward", series, alt=alt, x_max=digest.steps_asked, y_max=top(series))
     return Picture(title="Reward", caption="Mean over the step's episodes; the band is its 95 % interval.", chart=chart)
 
 
@@ -85,8 +85,8 @@ def _parts(digest: Digest) -> Picture:
         banded(part, digest, f"reward/{part}", lambda sums, part=part: sums.parts.get(part, []))  # type: ignore[misc]
         for part in digest.reward_parts[:6]
     ]
-    alt = "Parts of the reward by step: " + "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
-    chart = charts.lines("parts", series, alt=alt, x_max=digest.steps_asked, y_max=_top(series))
+    alt = "Parts of the reward by step: " + "; ".join(f"{one.name} {from_to(one.y)}" for one in series) + "."
+    chart = charts.lines("parts", series, alt=alt, x_max=digest.steps_asked, y_max=top(series))
     return Picture(title="Parts of the reward", caption="As they are, before they are weighted.", chart=chart)
 
 
@@ -98,7 +98,7 @@ def _rungs(digest: Digest) -> Picture:
     quality = banded("quality of valid jobs", digest, None, lambda sums: sums.quality_given_valid)
     if any(map(math.isfinite, quality.y)):
         series.append(quality)
-    alt = "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
+    alt = "; ".join(f"{one.name} {from_to(one.y)}" for one in series) + "."
     return Picture(
         title="The two rungs",
         caption="First the agent learns to write jobs that are accepted, then jobs that are good.",
@@ -118,7 +118,7 @@ def _choices(digest: Digest) -> Picture:
         for name, key in keys
         if any(key in row for row in digest.rows)
     ]
-    alt = "; ".join(f"{one.name} {_from_to(one.y)}" for one in series) + "."
+    alt = "; ".join(f"{one.name} {from_to(one.y)}" for one in series) + "."
     return Picture(
         title="What the agent chooses",
         caption="Shares of valid jobs; asking for baselines is a share of all episodes.",
@@ -140,9 +140,9 @@ def _by_family(digest: Digest) -> list[Picture]:
             chart=charts.lines(
                 "families",
                 [_without_gaps(one) for one in rewards],
-                alt="; ".join(f"{one.name} {_from_to(one.y)}" for one in rewards) + ".",
+                alt="; ".join(f"{one.name} {from_to(one.y)}" for one in rewards) + ".",
                 x_max=digest.steps_asked,
-                y_max=_top(rewards),
+                y_max=top(rewards),
             ),
         ),
         Picture(
@@ -151,7 +151,7 @@ def _by_family(digest: Digest) -> list[Picture]:
             chart=charts.lines(
                 "bases",
                 [evolve(_without_gaps(one), low=(), high=()) for one in bases],
-                alt="; ".join(f"{one.name} {_from_to(one.y)}" for one in bases) + ".",
+                alt="; ".join(f"{one.name} {from_to(one.y)}" for one in bases) + ".",
                 x_max=digest.steps_asked,
             ),
         ),
@@ -202,7 +202,7 @@ def _health(digest: Digest) -> list[Picture]:
             title="Importance ratios",
             caption="Near 1 the episodes still fit the policy; a falling sample share says they do not.",
             chart=charts.lines(
-                "ratios", ratio, alt=f"Largest ratio {_from_to(ratio[0].y)}.", y_max=None, x_max=digest.steps_asked
+                "ratios", ratio, alt=f"Largest ratio {from_to(ratio[0].y)}.", y_max=None, x_max=digest.steps_asked
             ),
         ),
     ]
@@ -221,7 +221,7 @@ def _cost(digest: Digest) -> list[Picture]:
     ]
     pictures = []
     if times:
-        alt = f"Seconds a step {_from_to(times[0].y)}."
+        alt = f"Seconds a step {from_to(times[0].y)}."
         chart = charts.lines("seconds", times, alt=alt, y_max=None, x_max=digest.steps_asked)
         caption = "Jobs run side by side, so their sum may exceed the step."
         pictures.append(Picture(title="Seconds a step", caption=caption, chart=chart))
@@ -233,7 +233,7 @@ def _cost(digest: Digest) -> list[Picture]:
         chart = charts.lines(
             "dollars",
             [Series(name="dollars", x=x, y=spent)],
-            alt=f"Dollars spent {_from_to(spent)}.",
+            alt=f"Dollars spent {from_to(spent)}.",
             y_max=None,
             x_max=digest.steps_asked,
         )
@@ -266,13 +266,14 @@ def _known(value: float, otherwise: float) -> float:
     return value if math.isfinite(value) else otherwise
 
 
-def _top(series: Sequence[Series]) -> float | None:
+def top(series: Sequence[Series]) -> float | None:
     """Rewards of ours lie in [0, 1] and get that axis; a reward function of yours may do otherwise."""
     finite = [v for one in series for v in one.y if math.isfinite(v)]
     return 1.0 if all(0.0 <= v <= 1.0 for v in finite) else None
 
 
-def _from_to(values: Sequence[float]) -> str:
+def from_to(values: Sequence[float]) -> str:
+    """A line in words."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return "not known"
