@@ -25,6 +25,7 @@ GROUPS: Mapping[str, str] = {
     "queue": "nested_rl.queues",
     "compute": "nested_rl.compute",
     "scorer": "nested_rl.scorers",
+    "tracker": "nested_rl.trackers",
 }
 """The entry point group of each kind of part."""
 

@@ -91,6 +91,7 @@ class RunFile:
     queue: Mapping[str, Any] | None = None
     compute: Mapping[str, Any] | None = None
     scorer: Mapping[str, Any] | None = None
+    trackers: tuple[Mapping[str, Any], ...] = ()
 
 
 KEYS = tuple(a.name for a in fields(RunFile))
@@ -118,13 +119,15 @@ def experiment(asked: RunFile, *, beside: Path) -> Experiment:
     from nested_rl import tasks
     from nested_rl.experiment import Experiment
 
-    given = {kind: table for kind in parts.GROUPS if (table := getattr(asked, kind)) is not None}
+    kinds = [kind for kind in parts.GROUPS if kind != "tracker"]  # of trackers there may be several: [[trackers]]
+    given = {kind: table for kind in kinds if (table := getattr(asked, kind)) is not None}
     return Experiment(
         tasks=tasks.load(*asked.families) if asked.families else None,
         reward=_reward(asked.reward, beside),
         budget=asked.budget,
         alarms=asked.alarms,
         allow_weak_sandbox=asked.allow_weak_sandbox,
+        trackers=[parts.build("tracker", table) for table in asked.trackers],
         **{kind: parts.build(kind, table) for kind, table in given.items()},
     )
 
