@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
@@ -33,6 +33,9 @@ from nested_rl.rundir import RunDir
 from nested_rl.session import Choice, Watcher, opened
 from nested_rl.types import JSON, Episode
 from nested_rl.worker import told
+
+if TYPE_CHECKING:
+    from nested_rl.plan import Assumptions, Plan
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
 MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "nested_rl")
@@ -117,17 +120,16 @@ class Experiment(Choice):
             raise SettingsError(
                 f"reward must be a function of an Outcome (or an object that can be called), not {self.reward!r}"
             )
-        local = self.compute is None or not getattr(self.compute, "usd_per_hour", 0.0)
-        schedule = Schedule(
-            steps=_at_least("steps", steps, 1),
-            groups_per_step=_at_least("groups_per_step", groups_per_step, 1),
-            group_size=_at_least("group_size", group_size, 2),
-            max_steps_off_policy=_at_least("max_steps_off_policy", max_steps_off_policy, 0),
-            order=_one_of("order", order or ("index" if local else "ready"), ("index", "ready")),
-            stale=_one_of("stale", stale, ("keep", "drop")),
-            eval_every=_at_least("eval_every", eval_every if eval_every is not None else (5 if local else 0), 0),
-            keep_checkpoints=None if keep_checkpoints is None else _at_least("keep_checkpoints", keep_checkpoints, 1),
-            seed=_at_least("seed", seed, 0),
+        schedule = self._schedule(
+            steps,
+            groups_per_step=groups_per_step,
+            group_size=group_size,
+            max_steps_off_policy=max_steps_off_policy,
+            order=order,
+            stale=stale,
+            eval_every=eval_every,
+            keep_checkpoints=keep_checkpoints,
+            seed=seed,
         )
         families = self._families(training=True)
         asked = self._asked(schedule, families, job_seeds=_at_least("job_seeds", job_seeds, 1))
@@ -214,6 +216,85 @@ class Experiment(Choice):
 
         if not quiet:
             print(summary(run))  # noqa: T201
+
+    def _schedule(
+        self,
+        steps: int,
+        *,
+        groups_per_step: int,
+        group_size: int,
+        max_steps_off_policy: int,
+        order: str | None,
+        stale: str,
+        eval_every: int | None,
+        keep_checkpoints: int | None,
+        seed: int,
+    ) -> Schedule:
+        """What was asked for, checked; what was left open depends on whether machines cost something."""
+        local = self.compute is None or not getattr(self.compute, "usd_per_hour", 0.0)
+        return Schedule(
+            steps=_at_least("steps", steps, 1),
+            groups_per_step=_at_least("groups_per_step", groups_per_step, 1),
+            group_size=_at_least("group_size", group_size, 2),
+            max_steps_off_policy=_at_least("max_steps_off_policy", max_steps_off_policy, 0),
+            order=_one_of("order", order or ("index" if local else "ready"), ("index", "ready")),
+            stale=_one_of("stale", stale, ("keep", "drop")),
+            eval_every=_at_least("eval_every", eval_every if eval_every is not None else (5 if local else 0), 0),
+            keep_checkpoints=None if keep_checkpoints is None else _at_least("keep_checkpoints", keep_checkpoints, 1),
+            seed=_at_least("seed", seed, 0),
+        )
+
+    # -- planning
+
+    def plan(
+        self,
+        steps: int = 25,
+        *,
+        groups_per_step: int = 4,
+        group_size: int = 8,
+        max_steps_off_policy: int = 1,
+        order: Literal["index", "ready"] | None = None,
+        stale: Literal["keep", "drop"] = "keep",
+        job_seeds: int = 2,
+        eval_every: int | None = None,
+        keep_checkpoints: int | None = KEEP_CHECKPOINTS,
+        seed: int = 0,
+        out: str | os.PathLike[str] | None = None,  # noqa: ARG002  the arguments of `run`, so that one table serves both
+        eval_salt_from: str | os.PathLike[str] | None = None,  # noqa: ARG002
+        quiet: bool = False,  # noqa: ARG002
+        assumptions: Assumptions | Mapping[str, JSON] | None = None,
+        like: str | os.PathLike[str] | None = None,
+        matrix: str | os.PathLike[str] | None = None,
+    ) -> Plan:
+        """What `run` with the same arguments would take, by simulating it: jobs, wall-clock, machine hours, dollars. Spends nothing.
+
+        Figures come from `assumptions` (all of them, or those to change by name), a past run (`like`), a table of
+        `nested-rl bench-gpus` (`matrix`), and for the rest from stated assumptions, each shown with what it rests on. Nothing is said of
+        rewards. `.show()` prints it, `.ask()` asks whether to go on.
+
+        >>> plan = Experiment().plan(steps=2, groups_per_step=1)      # doctest: +SKIP
+        >>> plan.jobs.mid                                             # doctest: +SKIP
+        14
+        """
+        from nested_rl import plan
+        from nested_rl.plan.missing import missing
+
+        schedule = self._schedule(
+            steps,
+            groups_per_step=groups_per_step,
+            group_size=group_size,
+            max_steps_off_policy=max_steps_off_policy,
+            order=order,
+            stale=stale,
+            eval_every=eval_every,
+            keep_checkpoints=keep_checkpoints,
+            seed=seed,
+        )
+        _at_least("job_seeds", job_seeds, 1)
+        asked = plan.setting(self, schedule, [family.name for family in self._families(training=True)])
+        told = plan.assumptions(self, asked, given=assumptions, like=like, table=matrix)
+        parts = (self.trainer, self.compute, self.inner, self.scorer)
+        return plan.make(asked, told, missing=tuple(missing(*parts)), budget=self.budget)
 
     # -- evaluating
 

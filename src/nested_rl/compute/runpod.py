@@ -81,7 +81,6 @@ class RunpodCompute(ComputeBackend):
             raise SettingsError(f"RunpodCompute needs a list of GPUs, such as ['2x NVIDIA RTX A5000'], not {gpus!r}")
         if max_machines < 1:
             raise SettingsError(f"RunpodCompute(max_machines={max_machines}): at least 1 machine is needed")
-        library()
         told = [one if isinstance(one, Candidate) else Candidate.read(one) for one in gpus]
         self._candidates = tuple(dict.fromkeys(c for one in told for c in (one if isinstance(one, tuple) else (one,))))
         self._max_machines, self._image, self._url = max_machines, image, url
@@ -103,6 +102,16 @@ class RunpodCompute(ComputeBackend):
     @property
     def max_machines(self) -> int:
         return self._max_machines
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What it may rent."""
+        return self._candidates
+
+    @property
+    def terms(self) -> Terms:
+        """How long things may take."""
+        return self._terms
 
     @property
     def usd_per_hour(self) -> float:
@@ -155,6 +164,7 @@ class RunpodCompute(ComputeBackend):
     def _opened(self) -> PodPool:
         """The pool; the first lease makes it."""
         if self._pool is None:
+            library()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._provider = self._provider or self._own_provider()
             self._journal = Journal(self._folder / "pods.jsonl")
