@@ -16,7 +16,7 @@ from nested_rl.compute.pool import PodPool
 from nested_rl.compute.pool_costs import PodCost
 from nested_rl.compute.pool_life import Check
 from nested_rl.compute.pool_name import PodName
-from nested_rl.compute.pool_preflight import preflight, recheck
+from nested_rl.compute.pool_preflight import Preflight, recheck
 from nested_rl.compute.pool_roster import Journal, PodMachine
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.provider import Candidate, Order, Pod, Provider
@@ -46,9 +46,10 @@ class RunpodCompute(ComputeBackend):
 
     The key of the account is `RUNPOD_API_KEY` or the provider's own config file; it never reaches a pod. `folder` holds the journal of
     the pods, the run's name and its SSH key; one controller at a time may have it, and one that was killed is followed by the next
-    with the same folder, which takes over its pods. A pod ends itself when nobody has been heard of for `lease_s` (`grace_s` before the first time), or
-    after `terms.ttl_s`. `account` (a `Meter`) limits what the pods may cost. The pods' figures are in `costs()`.
-    `provider` "sdk" is the official package, with the extra `runpod-sdk`.
+    with the same folder, which takes over its pods. A pod ends itself when nobody has been heard of for `lease_s` (`grace_s` before the
+    first time), or after `terms.ttl_s`. `account` (a `Meter`) limits what the pods may cost. The pods' figures are in `costs()`.
+    `bases` are looked for, or downloaded, and hashed before a pod gets its first job. `provider` "sdk" is the official package, with
+    the extra `runpod-sdk`.
 
     >>> compute = RunpodCompute(["2x NVIDIA RTX A5000", "NVIDIA A40"], max_machines=16)   # doctest: +SKIP
     >>> [f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in compute.offers()]    # doctest: +SKIP
@@ -72,7 +73,8 @@ class RunpodCompute(ComputeBackend):
         keepalive_s: float = 15.0,
         terms: Terms | None = None,
         account: Account | None = None,
-        preflight: Check = preflight,
+        bases: Sequence[str] = (),
+        preflight: Check | None = None,
         recheck: Check = recheck,
         provider: Provider | Literal["rest", "sdk"] = "rest",
         clock: Clock | None = None,
@@ -92,7 +94,7 @@ class RunpodCompute(ComputeBackend):
         self._lease_s, self._grace_s = lease_s, grace_s
         self._patience_s, self._keepalive_s = patience_s, keepalive_s
         self._terms, self._account, self._ledger = terms or Terms(), account, ""
-        self._preflight, self._recheck = preflight, recheck
+        self._preflight, self._recheck = preflight or Preflight(bases=tuple(bases)), recheck
         self._clock = clock or SystemClock()
         self._pool: PodPool | None = None
         self._journal: Journal | None = None
