@@ -367,6 +367,9 @@ class Account(Protocol):
     def most_usd_per_hour(self) -> float:
         """What all that runs at once may cost; infinite without a limit."""
 
+    def reserved_for(self, key: str) -> float:
+        """What is set aside for `key`."""
+
     def reserve(self, key: str, usd: float, *, instead: str = "") -> None:
         """Set `usd` aside for `key` in place of what it had and of what `instead` has. Raises BudgetExceeded: all is as it was."""
 

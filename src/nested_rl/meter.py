@@ -65,12 +65,16 @@ class Meter:
         """What all that runs at once may cost; infinite without a limit."""
         return float("inf") if self._budget.usd_per_hour is None else self._budget.usd_per_hour
 
+    def reserved_for(self, key: str) -> float:
+        """What is set aside for `key`."""
+        return self._reserved.get(key, 0.0)
+
     def reserve(self, key: str, usd: float, *, instead: str = "") -> None:
         """Set `usd` aside for `key`, in place of what was set aside for it and for `instead`.
 
         Raises BudgetExceeded, with the figures, when it is not covered; then everything is as it was.
         """
-        freed = self._reserved.get(key, 0.0) + self._reserved.get(instead, 0.0)
+        freed = self.reserved_for(key) + self.reserved_for(instead)
         if usd > freed or not {key, instead} & self._reserved.keys():
             self._allow(usd, usd - freed)
         self._reserved.pop(instead, None)

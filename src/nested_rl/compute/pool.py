@@ -96,7 +96,7 @@ class PodPool(ComputeBackend):
         self.market = Market(candidates, clock=self._clock, job_s=job_s, chance=self._chance)
         self.breaker = Breaker()
         self._places = Places(clock=self._clock)
-        self._purse = Purse(account, clock=self._clock, ahead_s=self._terms.reserve_s)
+        self._purse = Purse(account, now=lambda: self.roster.now, ahead_s=self._terms.reserve_s)
         self._watch = Watch(provider, self.roster, breaker=self.breaker, returned=self._returned)
         self._life = Life(
             provider=provider,
@@ -309,7 +309,7 @@ class PodPool(ComputeBackend):
                 # The cheapest that will do; of those the one that was used last, so that the others may be let go.
                 pod = min(fitting, key=lambda p: (p.usd_per_hour, -p.since_s))
                 self.roster.move(pod, State.BUSY, job=waiter.job)
-                self._purse.taken(waiter.job)
+                self._purse.taken(pod, waiter.job)
                 free.remove(pod)
                 self._waiters.remove(waiter)
                 waiter.pod.set_result(pod)

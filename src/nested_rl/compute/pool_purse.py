@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from nested_rl.clock import Clock
-from nested_rl.compute.pool_costs import PodCost, final
-from nested_rl.compute.pool_roster import Rented
+from nested_rl.compute.pool_costs import PodCost, costs, final
+from nested_rl.compute.pool_roster import COMING, Rented, State
 from nested_rl.errors import BudgetExceeded
 from nested_rl.interfaces import Account
 from nested_rl.types import JSON
@@ -16,13 +16,17 @@ ENDING_S: Final = 60.0
 
 
 class Purse:
-    """Reservations of pods. Without an account there is no limit, and nothing to pay into. `ledger` is the account's name."""
+    """Reservations of pods. Without an account there is no limit, and nothing to pay into. `ledger` is the account's name.
 
-    def __init__(self, account: Account | None, *, clock: Clock, ahead_s: float) -> None:
+    `now` is the journal's time.
+    """
+
+    def __init__(self, account: Account | None, *, now: Callable[[], float], ahead_s: float) -> None:
         self.account, self.ledger = account, ""
-        self._clock, self._ahead_s = clock, ahead_s
+        self._now, self._ahead_s = now, ahead_s
         self._held: dict[str, float] = {}
         self._rates: dict[str, float] = {}
+        self._jobs: dict[str, float] = {}
         self._read: dict[str, int] = {}
         self._paid: dict[str, list[float]] = {}
 
@@ -35,25 +39,28 @@ class Purse:
             raise BudgetExceeded(
                 f"the budget allows ${most:.2f} an hour; machines for ${rate:.2f} are there, and one more is ${usd_per_hour:.2f}"
             )
-        usd = usd_per_hour * self._ahead_s / 3600
+        theirs = self.account.reserved_for(job)
+        usd = max(usd_per_hour * self._ahead_s / 3600, theirs)
         self.account.reserve(key, usd, instead=job)
-        self._held[key], self._rates[key] = usd, usd_per_hour
+        self._held[key], self._rates[key], self._jobs[key] = usd, usd_per_hour, theirs
 
-    def taken(self, job: str) -> None:
-        """A job is on a pod, and paid from what is set aside for that."""
-        if self.account is not None and job:
-            self.account.release(job)
+    def taken(self, pod: Rented, job: str) -> None:
+        """A job is on a pod, and paid from what is set aside for that: what was for the job is now for the pod."""
+        if self.account is None or not (theirs := self.account.reserved_for(job)):
+            return
+        key, held = str(pod.name), self._held.get(str(pod.name), 0.0)
+        self._jobs[key] = theirs
+        self._held[key] = max(held, min(self._wanted(pod), held + theirs))
+        self.account.reserve(key, self._held[key], instead=job)
 
     def keep(self, pod: Rented) -> None:
         """While it lives: what it owes and what it may cost yet. Raises BudgetExceeded, and what was held stays held."""
         key = str(pod.name)
         if self.account is None:
             return
-        self._rates[key] = pod.usd_per_hour
-        ahead = pod.usd_per_hour * self._ahead_s / 3600
-        usd = self._owed(pod) + ahead
+        self._rates[key], usd = pod.usd_per_hour, self._wanted(pod)
         # Half of the time ahead may pass before more is set aside.
-        if usd <= self._held.get(key, 0.0) + ahead / 2:
+        if usd <= self._held.get(key, 0.0) + pod.usd_per_hour * self._ahead_s / 7200:
             return
         self.account.reserve(key, usd)
         self._held[key] = usd
@@ -62,8 +69,8 @@ class Purse:
         """It was not made after all, or is gone and paid."""
         if self.account is not None:
             self.account.release(key)
-        self._held.pop(key, None)
-        self._rates.pop(key, None)
+        for kept in (self._held, self._rates, self._jobs):
+            kept.pop(key, None)
 
     def used_up(self, pod: Rented) -> bool:
         """Whether it will have cost all that is set aside for it by the time that it could be gone."""
@@ -85,20 +92,20 @@ class Purse:
         if not pod.alive:
             self.release(key)
         elif key in self._held:
-            self._shrink(pod, key)
+            if pod.state not in COMING | {State.BUSY}:
+                self._jobs.pop(key, None)
+            self._held[key] = min(self._held[key], self._wanted(pod))  # what is paid is not set aside any more
+            self.account.reserve(key, self._held[key])
 
     def _owed(self, pod: Rented) -> float:
         """Of what it has cost, what is in no row yet."""
-        hours = (self._clock.monotonic() - pod.born_s) / 3600
-        return max(0.0, hours * pod.usd_per_hour - sum(self._paid.get(str(pod.name), ())))
+        spent = sum(row.usd for row in costs(pod.lines, now=self._now()))
+        return max(0.0, spent - sum(self._paid.get(str(pod.name), ())))
 
-    def _shrink(self, pod: Rented, key: str) -> None:
-        """What is paid is not set aside any more."""
-        assert self.account is not None
-        usd = self._owed(pod) + pod.usd_per_hour * self._ahead_s / 3600
-        if usd < self._held[key]:
-            self.account.reserve(key, usd)
-            self._held[key] = usd
+    def _wanted(self, pod: Rented) -> float:
+        """What should be set aside: what it owes, and its time ahead or the job that it has."""
+        ahead = pod.usd_per_hour * self._ahead_s / 3600
+        return max(self._owed(pod) + ahead, self._jobs.get(str(pod.name), 0.0))
 
 
 def _told(pod: Rented, row: PodCost) -> dict[str, JSON]:
