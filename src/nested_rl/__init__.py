@@ -31,6 +31,8 @@ _NAMES = {
     "Turn": "nested_rl.types",
     "Budget": "nested_rl.types",
     "AlarmRules": "nested_rl.alarms",
+    "Sweep": "nested_rl.sweeps",
+    "sweep": "nested_rl.sweeps",
 }
 _MODULES = (
     "tasks",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from nested_rl.evaluation import EvalReport
     from nested_rl.experiment import Experiment
     from nested_rl.run import Run
+    from nested_rl.sweeps import Sweep, sweep
     from nested_rl.types import (
         Budget,
         Episode,
@@ -95,6 +98,7 @@ __all__ = [
     "Outcome",
     "Run",
     "Score",
+    "Sweep",
     "Task",
     "Transcript",
     "Turn",
@@ -106,6 +110,7 @@ __all__ = [
     "queues",
     "rewards",
     "scorers",
+    "sweep",
     "tasks",
     "testing",
     "trackers",

@@ -9,7 +9,7 @@ from made_run import make_run
 from nested_rl.errors import SettingsError
 from nested_rl.experiment import Experiment
 from nested_rl.run import Run
-from nested_rl.sweep import Mean, Sweep, sweep, t_quantile
+from nested_rl.sweeps import Mean, Sweep, sweep, t_quantile
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """One experiment over several seeds: a single run says little about a method, and a mean with its interval says more.
 
->>> from nested_rl import Experiment
->>> from nested_rl.sweep import sweep
->>> found = sweep(Experiment(), seeds=5, steps=25, out="runs/sweep")   # doctest: +SKIP
+>>> import nested_rl as nrl
+>>> found = nrl.sweep(nrl.Experiment(), seeds=5, steps=25, out="runs/sweep")   # doctest: +SKIP
 >>> print(found)                                                       # doctest: +SKIP
 >>> found.plot("sweep.svg")                                            # doctest: +SKIP
 """
