@@ -19,6 +19,7 @@ from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.provider import Pod
 from nested_rl.compute.runpod import RunpodCompute, start_args
 from nested_rl.errors import InfraFault, MachineLost
+from nested_rl.rundir import RunDir
 from nested_rl.testing import ComputeSuite
 from nested_rl.types import Need
 
@@ -243,7 +244,10 @@ async def test_a_run_on_rented_pods_leaves_none_and_its_meter_is_right(make, ser
     assert all(episode.result.machine.startswith(f"{getpass.getuser()}@127.0.0.1:") for episode in episodes)
     assert server.fake.alive() == []
     assert server.fake.most <= 2
-    ledger, meter = server.fake.usd(), sum(row.usd for row in compute.costs())
+    paid = [row for row in RunDir.open(run.path).costs() if row["kind"].startswith("pod/")]
+    assert {row.get("job") for row in paid} - {None} == {episode.job_key for episode in episodes}
+    ledger, meter = server.fake.usd(), sum(row["usd"] for row in paid)
+    assert meter == pytest.approx(sum(row.usd for row in compute.costs()))
     requests_s = 2.0  # of a pod that lives for seconds, the time of two requests is a share
     assert ledger <= meter <= ledger * 1.02 + requests_s * len(server.fake.pods) / 3600 * 0.27
 
