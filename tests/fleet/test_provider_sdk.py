@@ -1,18 +1,27 @@
 """The official package as a provider, against the fake that answers its GraphQL."""
 
 import asyncio
+import getpass
+import importlib.util
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from fake_runpod import KEY, Backstage
 from runpod_server import Server
+from test_pool_runpod import Compute, no_check
 
+from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.provider import Candidate, NoCapacity, Order, ProviderError, Unknown, Wrong
 from nested_rl.compute.runpod_sdk import RunpodSDK
+from nested_rl.errors import SettingsError
 from nested_rl.testing import ProviderSuite
+from nested_rl.types import Need
 
-pytest.importorskip("requests", reason="runpod is not installed: make test-fleet")
+if importlib.util.find_spec("runpod") is None:
+    pytest.skip("runpod is not installed: make test-fleet", allow_module_level=True)
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the package's own imports
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -146,3 +155,38 @@ async def test_prose_is_told_apart(sdk, backstage, monkeypatch, said, kind):
     with pytest.raises((ProviderError, Wrong)) as told:
         await sdk.create(ORDER)
     assert type(told.value) is kind
+
+
+async def test_a_pool_rents_real_pods_through_it_without_a_log(monkeypatch):
+    """The host key is believed by its proof: this provider has no log."""
+    with tempfile.TemporaryDirectory(prefix="nrl-") as folder:
+        server = Server(Path(folder) / "pods")
+        monkeypatch.setenv("RUNPOD_API_BASE_URL", server.url)
+        compute = Compute(
+            ["NVIDIA RTX A5000"],
+            folder=folder,
+            key=KEY,
+            provider="sdk",
+            user=getpass.getuser(),
+            python=sys.executable,
+            preflight=no_check,
+            recheck=no_check,
+            terms=Terms(look_s=1.0),
+            max_machines=1,
+        )
+        try:
+            async with compute.machine(Need(gpus=1)) as machine:
+                assert (await machine.run(["echo", "hello"])).stdout == "hello\n"
+            await compute.close()
+            assert server.fake.alive() == []
+            assert {path for _, path, _ in server.fake.requests if path != "/graphql"} == set()
+            ledger, meter = server.fake.usd(), sum(row.usd for row in compute.costs())
+            assert meter >= ledger > 0
+        finally:
+            await compute.close()
+            server.close()
+
+
+def test_providers_have_names():
+    with pytest.raises(SettingsError, match="'rest', 'sdk' or a Provider"):
+        Compute(["NVIDIA RTX A5000"], provider="soap")
