@@ -294,7 +294,8 @@ class Experiment(Choice):
         asked = plan.setting(self, schedule, [family.name for family in self._families(training=True)])
         told = plan.assumptions(self, asked, given=assumptions, like=like, table=matrix)
         parts = (self.trainer, self.compute, self.inner, self.scorer)
-        return plan.make(asked, told, missing=tuple(missing(*parts)), budget=self.budget)
+        lacks = tuple(missing(*parts))
+        return plan.make(asked, told, missing=lacks, budget=self.budget, costs_money=plan.spends(self))
 
     # -- evaluating
 

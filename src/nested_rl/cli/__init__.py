@@ -22,6 +22,7 @@ from nested_rl.cli import (
     jobs,
     machines,
     models,
+    planning,
     publishing,
     replaying,
     reporting,
@@ -43,6 +44,7 @@ app = App(
 for _command in (
     running.pilot,
     running.run,
+    planning.plan,
     watching.watch,
     evaluating.evaluate,
     reporting.report,
@@ -58,6 +60,7 @@ for _place, _name in enumerate(
     (
         "pilot",
         "run",
+        "plan",
         "watch",
         "evaluate",
         "report",

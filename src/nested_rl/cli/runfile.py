@@ -75,7 +75,7 @@ class EvaluateTable:
 
 @frozen(kw_only=True)
 class RunFile:
-    """The whole file. `reward` is FILE.py:NAME, MODULE:NAME, or a table with the weights of UpliftReward."""
+    """The whole file. `reward` is FILE.py:NAME, MODULE:NAME, or a table with the weights of UpliftReward; `plan` changes assumptions of a plan by name."""
 
     families: tuple[str, ...] = ()
     out: str | None = None
@@ -85,6 +85,7 @@ class RunFile:
     budget: Budget | None = None
     alarms: AlarmRules | None = None
     allow_weak_sandbox: bool = False
+    plan: Mapping[str, Any] | None = None
     trainer: Mapping[str, Any] | None = None
     harness: Mapping[str, Any] | None = None
     inner: Mapping[str, Any] | None = None

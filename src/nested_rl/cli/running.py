@@ -42,7 +42,9 @@ def pilot(
     held_out(experiment, out, HELD_OUT, n=HELD_OUT_TASKS, quiet=quiet)
 
 
-def run(file: Path, /, *, out: Path | None = None, fresh: bool = False, quiet: bool = False) -> None:
+def run(
+    file: Path, /, *, out: Path | None = None, fresh: bool = False, quiet: bool = False, yes: bool = False
+) -> int | None:
     """Run the experiment in a TOML file.
 
     The file has `families`, `reward`, `out`, a table [run] with the arguments of Experiment.run, a table for each part
@@ -53,20 +55,25 @@ def run(file: Path, /, *, out: Path | None = None, fresh: bool = False, quiet: b
         out: Run directory, instead of the file's `out` (default runs/NAME-OF-THE-FILE).
         fresh: Delete what is in the run directory and start over.
         quiet: Show nothing but errors.
+        yes: Spend money without asking. Otherwise a run that costs some shows its plan first, and asks.
     """
     from nested_rl import tasks
-    from nested_rl.cli import runfile
+    from nested_rl.cli import planning, runfile
 
     asked = runfile.read(file)
     place = out or Path(asked.out or Path("runs") / file.stem)
     experiment = runfile.experiment(asked, beside=file.parent)
     if asked.evaluate is not None:
         tasks.load(*asked.evaluate.families)  # a name that does not exist is told now, not after the training
+    if not yes and not planning.agreed(experiment, asked, place, quiet=quiet):
+        print("nothing was started")
+        return 1
     if fresh:
         start_over(place)
     _train(experiment, **asked.run.arguments(), out=place, quiet=quiet)
     if asked.evaluate is not None:
         held_out(experiment, place, asked.evaluate.families, n=asked.evaluate.n, seed=asked.evaluate.seed, quiet=quiet)
+    return None
 
 
 def _train(experiment: Experiment, **arguments: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nested_rl import lazy
 
 if TYPE_CHECKING:
-    from nested_rl.plan.asked import assumptions, setting
+    from nested_rl.plan.asked import assumptions, setting, spends
     from nested_rl.plan.figures import Assumptions, Guess, TokenPrices
     from nested_rl.plan.fleet import Rents
     from nested_rl.plan.making import make
@@ -30,9 +30,21 @@ _WHERE = {
     "assumptions": "asked",
     "make": "making",
     "setting": "asked",
+    "spends": "asked",
 }
 __all__ = [
-    "Assumptions", "Guess", "Plan", "Rents", "Setting", "Simulated", "Span", "TokenPrices", "assumptions", "make", "setting",
-]  # fmt: skip
+    "Assumptions",
+    "Guess",
+    "Plan",
+    "Rents",
+    "Setting",
+    "Simulated",
+    "Span",
+    "TokenPrices",
+    "assumptions",
+    "make",
+    "setting",
+    "spends",
+]
 
 __getattr__ = lazy.names(__name__, _WHERE)

@@ -53,9 +53,8 @@ class Guess:
     @property
     def text(self) -> str:
         """As a table shows it."""
-        if self.low == self.high:
-            return f"{self.mid:.4g} {self.unit}"
-        return f"{self.mid:.4g} {self.unit} ({self.low:.4g} to {self.high:.4g})"
+        low, mid, high = (f"{x:,.0f}" if x >= 1000 else f"{x:.3g}" for x in (self.low, self.mid, self.high))
+        return f"{mid} {self.unit}" if low == high else f"{mid} {self.unit} ({low} to {high})"
 
 
 @frozen(kw_only=True)
@@ -134,9 +133,7 @@ class Assumptions:
         for name, value in values.items():
             if name not in known:
                 raise SettingsError(f"no assumption is called {name!r}; known: {', '.join(sorted(known))}")
-            old = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            given[name] = Guess.of(float(value), old.unit, "given") if number and isinstance(old, Guess) else value
+            given[name] = _given(name, value, getattr(self, name))
         return evolve(self, **given)
 
     def seconds(self, base: str, gpu: str) -> Guess:
@@ -165,6 +162,26 @@ class Assumptions:
     def to_json(self) -> dict[str, JSON]:
         """Every figure by name, and the capacities."""
         return {**{name: attrs.asdict(guess) for name, guess in self.rows()}, "capacity": dict(self.capacity)}
+
+
+def _given(name: str, value: Any, old: Any) -> Any:
+    """A value as somebody may write it, in a script or in TOML."""
+    if _number(value) and isinstance(old, Guess):
+        return Guess.of(float(value), old.unit, "given")
+    if name == "job_s" and (_number(value) or isinstance(value, Guess)):
+        return {(ANY, ANY): value if isinstance(value, Guess) else Guess.of(float(value), "s", "given")}
+    if name == "usd_per_hour" and isinstance(value, Mapping):
+        return {**old, **{k: Guess.of(float(v), "$/h", "given") if _number(v) else v for k, v in value.items()}}
+    if name == "episode_usd" and _number(value):
+        return Guess.of(float(value), "$ an episode", "given")
+    kinds = {"capacity": Mapping, "usd_per_hour": Mapping, "job_s": Mapping, "token_prices": TokenPrices}
+    if not isinstance(value, kinds.get(name, Guess)):
+        raise SettingsError(f"assumption {name}: expected a number or a Guess, not {value!r}")
+    return value
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def spread(values: Sequence[float], unit: str, source: str) -> Guess | None:

@@ -26,6 +26,7 @@ def make(
     *,
     missing: Sequence[Missing] = (),
     budget: Budget | None = None,
+    costs_money: bool = False,
     seeds: int = SEEDS,
 ) -> Plan:
     """The plan. Raises SettingsError when a run that goes as assumed would stop by itself."""
@@ -58,6 +59,7 @@ def make(
         what_ifs=tuple(one for _, one in changed),
         as_planned=as_planned,
         missing=tuple(missing),
+        costs_money=costs_money or any(span.high > 0 for span in usd.values()),
         published=published(_setting(setting)) if setting.rents is not None else None,
     )
     return evolve(plan, notes=(*_notes(plan, budget), *stopped))

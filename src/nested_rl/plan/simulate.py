@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +126,22 @@ def _apart(work: Callable[[], Simulated]) -> Simulated:
 
 def _simulate(setting: Setting, chance: Chance, watch: session.Watcher) -> Simulated:
     clock = VirtualClock(start=START_S)
-    with tempfile.TemporaryDirectory(prefix="nested-rl-plan-") as folder, asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory(prefix="nested-rl-plan-") as folder, asyncio.Runner() as runner, _silent():
         run = _Run(setting, chance, clock, PaperRun(Path(folder)), watch)
         runner.run(clock.run(run.go(), sealed=True))
         return run.found()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """What goes wrong in a simulation, as it should, is no news: it is in the figures."""
+    loggers = logging.getLogger("nested_rl")
+    before = loggers.level
+    loggers.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        loggers.setLevel(before)
 
 
 class _Run:

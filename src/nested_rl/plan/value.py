@@ -71,6 +71,8 @@ class Plan:
     what_ifs: tuple[WhatIf, ...]
     as_planned: WhatIf
     missing: tuple[Missing, ...] = ()
+    costs_money: bool = False
+    """Whether somebody is paid, also where the price is not known."""
     published: Published | None = None
     notes: tuple[str, ...] = ()
 
@@ -78,11 +80,6 @@ class Plan:
     def total_usd(self) -> Span:
         """Of everything that has a price."""
         return sum(self.usd.values(), Span(0.0, 0.0, 0.0))
-
-    @property
-    def costs_money(self) -> bool:
-        """Whether somebody is paid, also where the price is not known."""
-        return self.total_usd.high > 0 or any(span.high > 0 for span in self.tokens.values())
 
     def show(self, console: Console | None = None) -> Self:
         """Print it, at whatever width the terminal has."""
