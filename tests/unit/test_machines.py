@@ -16,6 +16,7 @@ from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.provider import Order, ProviderError
 from nested_rl.compute.reaping import JOURNAL, reap, still_there, survey
 from nested_rl.compute.runpod_rest import RunpodRest
+from nested_rl.rundir import RunDir
 
 
 @pytest.fixture
@@ -274,3 +275,83 @@ def test_without_a_key_the_commands_say_how_to_set_one(told, tmp_path, monkeypat
         assert (code, out) == (2, "")
         assert "set RUNPOD_API_KEY" in err
         assert err.count("\n") == 1
+
+
+# ---------------------------------------------------------------- cost
+
+
+@pytest.fixture
+def spent(account, folder):
+    """A pod that has done its work and is gone, in the journal in `folder`: 0.34 $ an hour for about six minutes."""
+    account.boot_s = 30.0
+
+    async def work():
+        pool = pool_in(folder, account)
+        await account.job(pool, "j", 300)
+        await close(pool)
+        return sum(row.usd for row in pool.costs())
+
+    return asyncio.run(account.clock.run(work()))
+
+
+def test_cost_tells_by_run_and_kind_what_the_pods_of_a_journal_cost(told, spent, folder):
+    code, out, _ = told("machines", "cost", "--folder", folder, "--json")
+    rows = json.loads(out)["spent"]
+    assert code == 0
+    assert {(row["run"], row["kind"]) for row in rows} == {
+        ("abcd1234", kind) for kind in ("provision", "preflight", "busy")
+    }
+    assert sum(row["usd"] for row in rows) == pytest.approx(spent)
+    out = told("machines", "cost", "--folder", folder)[1]
+    assert f"{spent:.4f}" in out.splitlines()[-1]
+    assert not (folder / "bills.jsonl").exists()
+
+
+def test_what_was_billed_stands_beside_ours_and_every_answer_is_kept(told, account, spent, folder):
+    code, out, _ = told("machines", "cost", "--folder", folder, "--billing", "--json")
+    assert code == 0
+    (bill,) = json.loads(out)["bills"]
+    assert bill["pod_id"] == "pod1"
+    assert bill["usd"] == pytest.approx(spent)
+    assert bill["billed_usd"] == pytest.approx(account.fake.usd())
+    assert bill["difference_usd"] == pytest.approx(spent - account.fake.usd())
+    out = told("machines", "cost", "--folder", folder, "--billing")[1]
+    assert out.splitlines()[-1].startswith(f"1 of 1 pods are billed: ${spent:.4f} by our reckoning")
+    assert len((folder / "bills.jsonl").read_text().splitlines()) == 2
+    method, path, _ = account.fake.requests[-1]
+    assert (method, path) == ("GET", "/v2/billing/pods")
+
+
+def test_a_key_that_may_not_read_the_bill_is_told_so(told, account, spent, folder):
+    account.fake.faults["billing"] = [403]
+    code, out, err = told("machines", "cost", "--folder", folder, "--billing")
+    assert (code, out) == (1, "")
+    assert "403" in err
+    assert not (folder / "bills.jsonl").exists()
+
+
+def test_cost_of_a_run_is_its_ledger(told, account, tmp_path):
+    run = RunDir.create(tmp_path / "run", {"steps": 1})
+    about = {"pod": "nrl-abcd1234-0-x0y1z2-tlpwu8", "pod_id": "pod7", "t": account.clock.now()}
+    run.costs_log.append({"id": "p/0", "kind": "pod/provision", "usd": 0.1, "seconds": 30.0, **about})
+    run.costs_log.append({"id": "p/1", "kind": "pod/busy", "usd": 0.3, "seconds": 90.0, "job": "k", **about})
+    run.costs_log.append({"id": "agent-1", "t": 1.0, "kind": "agent", "usd": 0.5})
+    run.close()
+    out = told("machines", "cost", run.path, "--billing", "--json")[1]
+    told_all = json.loads(out)
+    assert [(row["kind"], row["usd"]) for row in told_all["spent"]] == [
+        ("agent", 0.5),
+        ("pod/busy", 0.3),
+        ("pod/provision", 0.1),
+    ]
+    assert [(bill["pod_id"], bill["usd"], bill["billed_usd"]) for bill in told_all["bills"]] == [("pod7", 0.4, None)]
+    assert (run.path / "bills.jsonl").exists()
+    assert told("machines", "cost", run.path)[1].splitlines()[-1].endswith("0.9000")
+
+
+@pytest.mark.parametrize("words", [["--folder", "nowhere"], ["nowhere"]])
+def test_cost_of_nothing_is_wrong_use(told, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = told("machines", "cost", *words)
+    assert (code, out) == (2, "")
+    assert "nowhere" in err

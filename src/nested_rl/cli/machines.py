@@ -16,8 +16,9 @@ from cyclopts import App, Parameter
 from nested_rl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from nested_rl.compute.provider import Provider
+    from nested_rl.compute.bills import Bill
     from nested_rl.compute.reaping import Ended, Held
+    from nested_rl.compute.runpod_rest import RunpodRest
 
 app = App(name="machines", help="Rented machines: what there is, what it costs, and the end of what nobody needs.")
 
@@ -118,8 +119,72 @@ def reap(
     return 1 if still_there(ended) else 0
 
 
+@app.command
+def cost(
+    run: Path | None = None,
+    /,
+    *,
+    folder: Path = FOLDER,
+    billing: bool = False,
+    url: str = URL,
+    as_json: Json = False,
+) -> None:
+    """Say what machines cost, by what for.
+
+    Of a run directory it is the run's ledger, with the agent's tokens where they cost something; without one, all pods of the journal in `folder`. With --billing the
+    provider's own figures stand beside ours, pod by pod; each answer is also added to bills.jsonl, in the run directory or the folder.
+
+    Args:
+        run: A run directory.
+        folder: The folder of `RunpodCompute`, with its journal.
+        billing: Ask the provider what it has billed; figures lag by hours.
+        url: Another address of the provider's API.
+        as_json: Print {"spent": [...], "bills": [...]}.
+    """
+    from nested_rl import sync
+    from nested_rl.clock import SystemClock
+    from nested_rl.compute.bills import BILLS, bills, of_journal, of_run, told
+    from nested_rl.rundir import Log, RunDir
+
+    place, clock = folder.expanduser() if run is None else run, SystemClock()
+    spent, pods = of_journal(place, now=clock.now()) if run is None else of_run(RunDir.open(run))
+
+    async def ask() -> list[Bill]:
+        async with _provider(url) as provider:
+            return await bills(provider, pods, Log(place / BILLS), clock=clock)
+
+    found = sync.run(ask()) if billing else []
+    if as_json:
+        print(json.dumps({"spent": [asdict(one) for one in spent], "bills": [told(bill) for bill in found]}))
+        return
+    total = sum(one.usd for one in spent)
+    rows = [(one.run, one.kind, _time(one.seconds) if one.seconds else "-", f"{one.usd:.4f}") for one in spent]
+    _table(("run", "kind", "time", "$"), [*rows, ("", "all", "", f"{total:.4f}")])
+    if billing:
+        _compare(found)
+
+
+def _compare(found: Sequence[Bill]) -> None:
+    rows = [
+        (bill.pod, bill.pod_id, f"{bill.usd:.4f}", *(_usd(usd) for usd in (bill.billed_usd, bill.difference_usd)))
+        for bill in found
+    ]
+    both = [bill for bill in found if bill.billed_usd is not None]
+    ours, theirs = sum(bill.usd for bill in both), sum(bill.billed_usd or 0.0 for bill in both)
+    print()
+    _table(("pod", "id", "ours", "billed", "difference"), rows)
+    print(
+        f"{len(both)} of {len(found)} pods are billed: ${ours:.4f} by our reckoning, ${theirs:.4f} by the provider's, "
+        f"${ours - theirs:.4f} apart"
+    )
+
+
+def _usd(usd: float | None) -> str:
+    return "-" if usd is None else f"{usd:.4f}"
+
+
 @contextlib.asynccontextmanager
-async def _provider(url: str) -> AsyncIterator[Provider]:
+async def _provider(url: str) -> AsyncIterator[RunpodRest]:
     from nested_rl.compute.runpod_rest import RunpodRest
 
     provider = RunpodRest(url=url)
