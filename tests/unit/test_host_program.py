@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import json
+import sys
 
 import pytest
 
-from nested_rl.compute.host import Host, answer, live
+from nested_rl.compute.host import Host, answer, live, main
 
 DATA = b"x" * 5000
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -120,3 +121,11 @@ async def test_requests_share_a_connection_and_a_broken_one_ends_none_of_them(tm
 async def test_without_requests_it_ends_by_its_lease(tmp_path):
     await asyncio.wait_for(live(tmp_path, 0.2, lambda: None), 30)
     assert not (tmp_path / "socket").exists()
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    base = tmp_path / ("x" * 100)
+    monkeypatch.setattr(sys, "argv", ["host", str(base), "me", "60"])
+    with pytest.raises(SystemExit, match="give a shorter folder"):
+        main()
+    assert not base.exists()

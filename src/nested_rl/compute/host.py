@@ -32,6 +32,8 @@ Body = tuple[dict[str, Any], bytes]
 TAKEN: Final = 3
 """Exit status when another controller has the machine; its name is on standard output."""
 CHUNK_BYTES: Final = 1 << 20
+SOCKET_BYTES: Final = 103
+"""The path of a socket has room for no more on some systems (107 on Linux)."""
 
 
 class Programs:
@@ -292,6 +294,10 @@ def background() -> bool:
 def main(lifeline: int | None = None) -> None:
     """Take the machine and serve it; or say who has it."""
     base, owner, lease_s = Path(sys.argv[1]).expanduser(), sys.argv[2], float(sys.argv[3])
+    if (size := len(os.fsencode(base / "socket"))) > SOCKET_BYTES:
+        sys.exit(
+            f"the path of the socket {base}/socket has {size} bytes, {SOCKET_BYTES} are the most: give a shorter folder"
+        )
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(base / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -197,6 +197,8 @@ def _not_reached(error: Exception) -> bool:
 
 def _pod(row: Mapping[str, Any]) -> Pod:
     """A pod as told. `desiredStatus` is what is wanted of it: it runs once it has a runtime. `uptimeSeconds` is often 0 and left out."""
+    if not isinstance(row, Mapping) or not row.get("id"):
+        raise ProviderError(f"the provider's answer tells no pod: {str(row)[:200]}")
     runtime, desired = row.get("runtime"), str(row.get("desiredStatus"))
     up: PodStatus = "running" if runtime else "starting"
     ports = (runtime or {}).get("ports") or ()
