@@ -32,8 +32,8 @@ Body = tuple[dict[str, Any], bytes]
 TAKEN: Final = 3
 """Exit status when another controller has the machine; its name is on standard output."""
 CHUNK_BYTES: Final = 1 << 20
-SOCKET_BYTES: Final = 103
-"""The path of a socket has room for no more on some systems (107 on Linux)."""
+SOCKET_BYTES: Final = 107 if sys.platform == "linux" else 103
+"""The path of a socket has room for no more."""
 
 
 class Programs:
