@@ -46,7 +46,7 @@ class Point:
 
 @define(kw_only=True)
 class Failure:
-    """One kind of thing that went wrong. `count` counts episodes; the example is the newest."""
+    """One kind of thing that went wrong. `count` counts episodes; the example is the newest, sampled at `version`."""
 
     kind: str
     fault: str
@@ -55,6 +55,7 @@ class Failure:
     message: str = ""
     hint: str = ""
     place: str = ""
+    version: int = 0
 
 
 @define(kw_only=True)
@@ -328,6 +329,7 @@ def _note_failures(digest: Digest, episode: Episode) -> None:
         failure.count += (fault, kind) not in seen
         seen.add((fault, kind))
         failure.where, failure.message, failure.hint, failure.place = where, message, hint, place
+        failure.version = episode.version
 
 
 OF_THE_RUN = re.compile(r"@(best|initial|\d+)$")

@@ -30,7 +30,7 @@ class Notable:
 
     def look_at(self, episode: Episode) -> None:
         """Keep it wherever it is the most extreme so far. Masked episodes say nothing about the agent."""
-        if episode.masked or not episode.validations:
+        if episode.masked:
             return
         for reason in REASONS:
             rank = reason.rank(episode)
@@ -62,7 +62,8 @@ def margin(episode: Episode) -> float | None:
 
 
 def _best(e: Episode) -> tuple[float, ...] | None:
-    return (e.reward, -e.group, -e.member)  # of equals the first: it was found there
+    """Of equals the first: it was found there."""
+    return (e.reward, -e.group, -e.member) if e.validations else None
 
 
 def _instructive(e: Episode) -> tuple[float, ...] | None:
@@ -72,7 +73,7 @@ def _instructive(e: Episode) -> tuple[float, ...] | None:
 
 def _worst(e: Episode) -> tuple[float, ...] | None:
     """Refusals are told by kind. Only while nothing was accepted, a refused one is shown; of equals the newest, which still goes wrong."""
-    return (float(e.outcome.valid), -e.reward)
+    return (float(e.outcome.valid), -e.reward) if e.validations else None
 
 
 def _another_reward(e: Episode) -> tuple[float, ...] | None:

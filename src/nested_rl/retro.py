@@ -1,0 +1,372 @@
+"""`retrospective.md`: what was asked, what happened, what it cost, what went wrong and what to try next.
+
+Every sentence is made from the run's records, by a rule that can be read here; where the records do not tell, nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attrs import frozen
+
+from nested_rl import redact
+from nested_rl.alarms import KINDS
+from nested_rl.report import advice, intervals, notable, stages
+from nested_rl.report import digest as digests
+from nested_rl.report.digest import Digest
+from nested_rl.report.gantt import NAMES as PHASES
+from nested_rl.report.page import sentences
+from nested_rl.report.phrases import count, duration, money, number, percent
+from nested_rl.report.showcase import inert
+from nested_rl.rundir import RunDir, write_atomic
+from nested_rl.types import Episode
+
+MOST_FAILURES = 12
+MOST_LINES = 60
+"""Of a job that is shown."""
+
+
+def write_retro(run: RunDir, out: Path | None = None) -> Path:
+    """Write RUN/retrospective.md, or `out`, and return its path. Episodes are linked only from within the run directory."""
+    path = out or run.path / "retrospective.md"
+    inside = path.resolve().parent == run.path.resolve()
+    write_atomic(path, retro(run, linked=inside).encode("utf-8", "replace"))
+    return path
+
+
+def retro(run: RunDir, *, linked: bool = True) -> str:
+    """The page as Markdown. `linked`: episodes are links to their folders, else names only."""
+    digest = digests.read(run)
+    place: Callable[[str], str] = lambda name: f"[{name}](episodes/{name}/)" if linked else f"`{name}`"  # noqa: E731
+    blocks = [
+        f"# Retrospective: {_words(digest.name)}",
+        _when(digest),
+        *_section("In short", [" ".join(sentences(digest))]),
+    ]
+    blocks += _section("What was asked", list(_asked(digest)))
+    if digest.rows:
+        blocks += _section("What happened", [*_stages(digest), *_story(digest)])
+        blocks += _section("What it cost", list(_cost(digest)))
+    blocks += _section("What went wrong", list(_failures(digest, place)))
+    blocks += _section("Episodes to look at", list(_episodes(run, digest, place)))
+    blocks += _section("What to try next", [_bullets(advice.of(digest))])
+    return redact.text("\n\n".join(block for block in blocks if block) + "\n")
+
+
+def _section(title: str, blocks: list[str]) -> list[str]:
+    return [f"## {title}", *blocks] if any(blocks) else []
+
+
+def _bullets(lines: list[str]) -> str:
+    return "\n".join(f"* {line}" for line in lines)
+
+
+_MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<!\w)_|_(?!\w)")
+"""What Markdown may take for markup; an underscore within a word is none."""
+
+
+def _words(text: str) -> str:
+    """Somebody's text as plain words of Markdown: nothing in it is markup."""
+    flat = " ".join(inert(text).split())
+    return _MARKUP.sub(lambda found: f"\\{found.group()}", flat)
+
+
+def _code(text: str, most: int = 240) -> str:
+    """Somebody's text as it is, in one line that cannot end the span it is in."""
+    flat = " ".join(inert(text).replace("`", "'").replace("|", "¦").split())
+    return f"`{flat[:most]}{'…' if len(flat) > most else ''}`" if flat else ""
+
+
+def _date(t: float | None) -> str:
+    return "at an unknown time" if t is None else datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _when(digest: Digest) -> str:
+    state = "finished" if digest.finished else f"{digest.done} of {digest.steps_asked} steps done"
+    return (
+        f"Begun {_date(digest.started_at)}, last record {_date(digest.ended_at)}; {state}. Written by `nested-rl retro` "
+        "from the run's records. Intervals are 95 % and take episodes as unrelated; this is one run with one seed."
+    )
+
+
+# ---------------------------------------------------------------- asked
+
+
+def _asked(digest: Digest) -> Iterator[str]:
+    spec = digest.spec
+    lines = [f"Families: {', '.join(map(_words, spec.get('tasks', []))) or 'not recorded'}."]
+    size = [f"{spec[key]} {words}" for key, words in _SIZES if key in spec]
+    lines += [f"{'; '.join(size)}."] if size else []
+    if "max_steps_off_policy" in spec:
+        lines.append(
+            f"At most {count(int(spec['max_steps_off_policy']), 'update')} between sampling and training, order "
+            f"{_words(str(spec.get('order', '')))}, seed {spec.get('seed', 0)}."
+        )
+    own = digests.flat(spec.get("parts", {}))
+    lines.append(
+        f"Parts that are not the default: {', '.join(_code(f'{k} = {v}') for k, v in own)}."
+        if own
+        else "Every part is the default one."
+    )
+    lines += [
+        f"{name.capitalize()}: {', '.join(_code(f'{k} = {v}') for k, v in digests.flat(spec[name]))}."
+        for name in ("budget", "alarms")
+        if spec.get(name)
+    ]
+    if digest.sandbox:
+        lines.append(f"Agent-written code was held by the sandbox level {_code(digest.sandbox)}.")
+    yield _bullets(lines)
+
+
+_SIZES = (("steps", "steps"), ("groups_per_step", "groups a step"), ("group_size", "episodes a group"))
+
+
+# ---------------------------------------------------------------- happened
+
+
+def _stages(digest: Digest) -> Iterator[str]:
+    """A table of the stages, and what clearly changed between them."""
+    found = stages.of(digest)
+    head = ["", *(f"{stage.name} ({stage})" for stage in found)]
+    rows = []
+    for measure in stages.MEASURES:
+        cells = [intervals.of(stages.values(digest, stage, measure)) for stage in found]
+        if any(cell.n for cell in cells):
+            rows.append([measure.name, *(_shown(cell, share=measure.share) for cell in cells)])
+    yield _table(head, rows)
+    for before, after in itertools.pairwise(found):
+        changes = [(m, stages.change(digest, before, after, m)) for m in stages.MEASURES]
+        known = [(m, c) for m, c in changes if not math.isnan(c.low)]
+        clear = [f"{m.name} {c.signed()}" for m, c in known if stages.clear(c)]
+        rest = [m.name for m, c in known if not stages.clear(c)]
+        told = (
+            f"From the {before.name} to the {after.name}: "
+            + ("; ".join(clear) if clear else "nothing changed clearly")
+            + "."
+        )
+        yield told + (f" No clear change: {'; '.join(rest)}." if clear and rest else "")
+
+
+def _shown(cell: intervals.Interval, *, share: bool) -> str:
+    if not cell.n:
+        return "–"
+    if not share:
+        return str(cell)
+    return percent(cell.value)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+
+
+def _story(digest: Digest) -> Iterator[str]:
+    lines = [*_milestones(digest), *_by_family(digest), *_processes(digest)]
+    for alarm in digest.alarms:
+        span = f"step {alarm.since}" if alarm.until == alarm.since else f"steps {alarm.since} to {alarm.until}"
+        span = f"from step {alarm.since} on, and it stands" if alarm.until is None else f"in {span}"
+        lines.append(
+            f"Alarm `{alarm.name}` {span} ({KINDS.get(alarm.name, 'of another version')}): {_code(alarm.message)}."
+        )
+    yield _bullets(lines)
+
+
+def _milestones(digest: Digest) -> Iterator[str]:
+    """Where the rungs were, by means over three steps: a single step is noisy."""
+    rewards = _smooth(digest.column("reward/mean"))
+    if len(rewards) >= stages.FEWEST_STEPS:
+        half = (rewards[0] + rewards[-1]) / 2
+        way = next((i for i, v in enumerate(rewards) if v >= half), None)
+        if rewards[-1] > rewards[0] and way is not None:
+            yield f"Half of the way from the first to the last reward was done by step {way + 1} (means over three steps)."
+        best = max(range(len(rewards)), key=lambda i: rewards[i])
+        yield f"The best three steps in a row end with step {best + 1}: reward {rewards[best]:.2f}."
+    for key, what in (
+        ("validation/first_try", "valid at the first try"),
+        ("tools/baselines", "asking for the baselines"),
+    ):
+        crossed = next((i + 1 for i, v in enumerate(_smooth(digest.column(key))) if v >= 0.5), None)
+        yield (
+            f"{what.capitalize()}: "
+            + (f"half or more of the episodes from step {crossed} on." if crossed else "never half of the episodes.")
+            if any(map(math.isfinite, digest.column(key)))
+            else ""
+        )
+    if digest.validation:
+        told = ", ".join(f"{number(i.value)} at version {version}" for version, i in digest.validation)
+        yield f"Reward on the fixed validation tasks: {told}."
+
+
+def _smooth(values: list[float]) -> list[float]:
+    """The mean of each value and the two before it."""
+    return [math.fsum(values[max(0, i - 2) : i + 1]) / min(i + 1, 3) for i in range(len(values))]
+
+
+def _by_family(digest: Digest) -> Iterator[str]:
+    ends = [(family, intervals.of(digest.rewards(digest.last_steps, family))) for family in digest.families]
+    known = [(family, end) for family, end in ends if end.n]
+    if len(known) > 1:
+        told = ", ".join(f"{_words(family)} {end}" for family, end in sorted(known, key=lambda pair: -pair[1].value))
+        yield f"Reward by family at the end: {told}."
+
+
+def _processes(digest: Digest) -> Iterator[str]:
+    starts = sum(name == "run.started" for _, name, _ in digest.endings)
+    if starts > 1:
+        yield f"It was worked on by {starts} processes, one after the other."
+    for t, name, error in digest.endings:
+        if name == "run.failed":
+            yield f"An error ended a process at {_date(t)}: {_code(error)}."
+        elif name == "run.stopped":
+            yield f"Somebody stopped it at {_date(t)}."
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _cost(digest: Digest) -> Iterator[str]:
+    line = digest.timeline
+    spent = (
+        f" ({', '.join(f'{_words(kind)} {money(usd)}' for kind, usd in sorted(digest.usd_by_kind.items()))})"
+        if digest.usd
+        else ""
+    )
+    whole = duration(line.seconds) if line.seconds else "an unknown time"
+    run, reused = count(round(digest.total("jobs/run")), "job"), f"{round(digest.total('jobs/reused')):,}"
+    lines = [
+        f"{duration(digest.seconds)} of steps; {whole} from the first record to the last, pauses between processes left out.",
+        f"{money(digest.usd)}{spent}.",
+        f"{run} trained for training episodes; {reused} more were answered by an identical one.",
+    ]
+    if line.machines:
+        busy = ", ".join(f"{_words(name)} {percent(line.busy_share(name))}" for name in line.machines[:8])
+        lines.append(f"{count(len(line.machines), 'machine')}, busy with training and scoring: {busy}.")
+    yield _bullets(lines)
+    if line.phases:
+        rows = [
+            [PHASES[p.name], f"{p.count:,}", f"{p.median_s:.2f} s", f"{p.most_s:.2f} s", duration(p.total_s)]
+            for p in line.phases
+        ]
+        yield _table(["a job, evaluations too", "jobs", "median", "most", "all together"], rows)
+
+
+# ---------------------------------------------------------------- failures and episodes
+
+
+def _failures(digest: Digest, place: Callable[[str], str]) -> Iterator[str]:
+    found = sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count))
+    if not found:
+        yield (
+            f"Nothing was refused and nothing failed in {count(digest.episodes, 'episode')}." if digest.episodes else ""
+        )
+        return
+    newest = max(0, digest.done - 1)
+    rows = [
+        [
+            _code(f.kind),
+            "ours" if f.fault == "infra" else "the agent's",
+            f"{f.count:,} ({percent(f.count / digest.episodes)})",
+            "the end" if f.version >= newest - 1 else f"version {f.version}",
+            f"{place(f.place)} {_code(f.message)}",
+        ]
+        for f in found[:MOST_FAILURES]
+    ]
+    yield f"Of {count(digest.episodes, 'episode')}, by kind; one may have several. The example is the newest."
+    yield _table(["kind", "fault", "episodes", "seen until", "example"], rows)
+    if len(found) > MOST_FAILURES:
+        yield f"And {count(len(found) - MOST_FAILURES, 'rarer kind')}."
+
+
+@frozen
+class _Surprise:
+    """A reason to look at an episode, and what to say of the one that was found."""
+
+    reason: str
+    told: Callable[[Episode], str]
+
+
+def _episodes(run: RunDir, digest: Digest, place: Callable[[str], str]) -> Iterator[str]:
+    told: dict[str, list[str]] = {}
+    for surprise in _SURPRISES:
+        episode = digest.notable[surprise.reason]
+        if episode is not None:
+            name = f"{episode.group:05d}-{episode.member}"
+            about = f"{place(name)} ({_words(episode.task.family)}, version {episode.version})"
+            told.setdefault(about, []).append(surprise.told(episode))
+    yield _bullets([f"{about}: {' Also '.join(several)}" for about, several in told.items()])
+    best = digest.notable["best"]
+    if best is not None and best.outcome.valid:
+        yield f"The best job, as it was written ({best.group:05d}-{best.member}):"
+        yield from _job(run, best)
+
+
+def _job(run: RunDir, episode: Episode) -> Iterator[str]:
+    root = run.episode_dir(episode.group, episode.member) / "attempts" / str(len(episode.validations)) / "files"
+    for name in ("job.toml", "environment.py"):
+        path = root / name
+        if path.is_file() and not path.is_symlink():
+            lines = inert(path.read_bytes().decode("utf-8", "replace")).rstrip().splitlines()
+            more = [f"[{len(lines) - MOST_LINES} more lines]"] if len(lines) > MOST_LINES else []
+            text = "\n".join(["# " + name, *lines[:MOST_LINES], *more])
+            fence = "`" * max(3, 1 + max((len(run) for run in _ticks(text)), default=0))
+            yield f"{fence}text\n{text}\n{fence}"
+
+
+def _ticks(text: str) -> Iterator[str]:
+    """Runs of backticks: the fence around a text must be longer than any in it."""
+    return (found.group() for found in re.finditer("`+", text))
+
+
+def _scored(e: Episode) -> str:
+    """Its base and its scores, as far as they are known."""
+    outcome = e.outcome
+    if outcome.post is None or outcome.best_baseline is None:
+        return "no job of its was scored"
+    own = outcome.baselines.get(outcome.base or "")
+    before = f"{own.value:.2f} → " if own else ""
+    return f"{_words(outcome.base or 'its base')} {before}{outcome.post.value:.2f}, best untrained base {outcome.best_baseline.value:.2f}"
+
+
+_SURPRISES = (
+    _Surprise("best", lambda e: f"the highest reward, {e.reward:.2f}; {_scored(e)}."),
+    _Surprise(
+        "instructive",
+        lambda e: f"refused at first, accepted at attempt {e.outcome.attempts}, reward {e.reward:.2f}; {_scored(e)}.",
+    ),
+    _Surprise("early", lambda e: f"the best of the untrained agent, reward {e.reward:.2f}; {_scored(e)}."),
+    _Surprise(
+        "weaker base",
+        lambda e: f"chose the base that is weaker untrained, and ended clearly above the stronger: {_scored(e)}.",
+    ),
+    _Surprise(
+        "other family",
+        lambda e: (
+            f"trained on questions of {', '.join(map(_words, e.outcome.families))} only, and did clearly better at its own: {_scored(e)}."
+        ),
+    ),
+    _Surprise(
+        "another reward",
+        lambda e: (
+            f"its own reward ended {notable.own_gap(e) or 0:.2f} above its hidden score: it rewards something else than the task; {_scored(e)}."
+        ),
+    ),
+    _Surprise("unlearned", lambda e: f"training made its base worse: {_scored(e)}."),
+    _Surprise(
+        "worst",
+        lambda e: (
+            f"the lowest reward among accepted jobs, {e.reward:.2f}; {_scored(e)}."
+            if e.outcome.valid
+            else "no job was accepted; the newest of them."
+        ),
+    ),
+    _Surprise(
+        "late refusal",
+        lambda e: (
+            f"the newest episode without an accepted job: it ended by {_code(e.transcript.end)} after {count(len(e.validations), 'submission')}."
+        ),
+    ),
+)
