@@ -1,6 +1,7 @@
 """The fleet tier: real sshd processes. Skipped, with the reason, where there is no sshd or no asyncssh."""
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,21 @@ def _stack():
 
     if sshd.SSHD is None:
         pytest.skip("there is no sshd here: apt-get install openssh-server")
+
+
+@pytest.fixture
+async def world():
+    """Pods that are real processes, and their provider. In a short folder: the path of a socket has little room."""
+    from pods import World
+
+    with tempfile.TemporaryDirectory(prefix="nrl-") as folder:
+        world = World(Path(folder))
+        try:
+            yield world
+        finally:
+            for one in world.made:
+                await one.close()
+            world.close()
 
 
 @pytest.fixture

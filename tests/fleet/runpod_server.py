@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -79,12 +80,15 @@ class Server:
         process = self.processes.pop(pod.id, None)
         if process is None:
             return
-        for pid in {*_tree(process.pid), *_of(self.home(pod))}:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.wait()
+        there = {*_tree(process.pid), *_of(self.home(pod))}
+        while there:  # what was started meanwhile goes too
+            for pid in there:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            process.wait()
+            there = set(_of(self.home(pod)))
 
     def _handler(self):
         server = self
@@ -104,8 +108,9 @@ class Server:
                 self.send_response(status)
                 for name, value in {**told, "content-length": str(len(data))}.items():
                     self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # who asked may be dead by now
+                    self.end_headers()
+                    self.wfile.write(data)
 
             do_GET = do_POST = do_DELETE = do  # noqa: N815  the library's names
 
