@@ -3,7 +3,9 @@
 import inspect
 import json
 import os
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from made_run import make_run
@@ -15,6 +17,8 @@ from nested_rl.errors import UnknownName
 from nested_rl.testing import TrackerSuite
 from nested_rl.trackers import DashboardTracker
 from nested_rl.trackers.guard import guarded
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,8 +63,6 @@ class TestTrackio:
 class TestWandb:
     def test_steps_are_in_a_file_to_sync_later(self):
         pytest.importorskip("wandb")
-        from pathlib import Path
-
         tracked(DashboardTracker("wandb", project="pilots", run="p7", config={"lr": 0.01}, tags=["tier"]))
         (file,) = Path(os.environ["WANDB_DIR"]).rglob("*p7.wandb")
         assert b"reward/mean" in file.read_bytes()
@@ -140,3 +142,29 @@ def test_a_sweep_makes_a_picture_that_a_browser_draws(tmp_path, visit):
     assert "5 runs: mean, and 95 % interval over runs" in page.content()
     page.screenshot(path=str(tmp_path / "sweep.png"))
     assert (tmp_path / "sweep.png").stat().st_size > 5_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_tensorboard_tracker_of_the_guide_works(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    guide = (ROOT / "docs" / "guides" / "trackers.md").read_text()
+    (block,) = (code for code in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "SummaryWriter" in code)
+    monkeypatch.chdir(tmp_path)
+    briefly = {"steps": 1, "groups_per_step": 1, "group_size": 2, "eval_every": 0, "quiet": True}
+    run = nrl.Experiment.run
+    monkeypatch.setattr(nrl.Experiment, "run", lambda self, steps, **asked: run(self, **asked | briefly))
+    exec(compile(block, "trackers.md", "exec"), {"nrl": nrl, "__name__": "guide"})
+    (file,) = (tmp_path / "runs" / "board").iterdir()
+    data, seen = file.read_bytes(), {}
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        assert int.from_bytes(data[12 + size : 16 + size], "little") == masked_crc32c(data[12 : 12 + size])
+        event = Event.FromString(data[12 : 12 + size])
+        seen |= {value.tag: value.simple_value for value in event.summary.value}
+        data = data[16 + size :]
+    (row,) = nrl.Run(tmp_path / "runs" / "boarded").metrics
+    assert seen["reward/mean"] == pytest.approx(row["reward/mean"])
+    assert set(row) <= set(seen)
