@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from nested_rl.nano.folder import weights_path
 from nested_rl.nano.model import Qwen3
 from nested_rl.nano.packing import Packed, causal
 
@@ -80,10 +82,10 @@ class Minimal(nn.Module):
 
 
 @torch.inference_mode()
-def generate(
+def sample(
     model: Minimal, prompts: Tensor, *, group: int, max_new: int, uniforms: Tensor, forward: Forward | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Ids [B, max_new] and lengths [B] by the same draws as `nested_rl.nano.sampling.generate`, temperature 1.
+    """Ids [B, max_new] and lengths [B] by the same draws as the numpy engine, temperature 1.
 
     `forward` is what reads one more token; the model itself, or a compiled form of it.
     """
@@ -129,19 +131,63 @@ def generate(
 def updater(
     model: Minimal, packed: Packed, coefficients: np.ndarray, forward: Forward | None = None
 ) -> Callable[[], Any]:
-    """One GRPO update: forward, loss, backward, clipping, AdamW. Its learning rate is too small to change the weights."""
+    """One GRPO update of the module; `forward` is the module, or a compiled form of it."""
     ids, positions, mask = torch.tensor(packed.ids), torch.tensor(packed.positions), torch.tensor(packed.mask)
-    source, targets, weights = torch.tensor(packed.source), torch.tensor(packed.targets), torch.tensor(coefficients)
-    parameters = list(model.parameters())
-    optimiser = torch.optim.AdamW(parameters, lr=1e-12, weight_decay=0.0, fused=True)
+    source = torch.tensor(packed.source)
     run = model if forward is None else forward
 
-    def update() -> None:
+    def logits() -> Tensor:
         states = run(ids, positions, mask, None, None, 0).reshape(-1, model.config.hidden_size)[source]
-        logprobs = torch.log_softmax(F.linear(states, model.embed), -1).gather(-1, targets[:, None])[:, 0]
+        return F.linear(states, model.embed)
+
+    return _updater(logits, list(model.parameters()), packed, coefficients)
+
+
+def _updater(
+    logits: Callable[[], Tensor], parameters: list[nn.Parameter], packed: Packed, coefficients: np.ndarray
+) -> Callable[[], Any]:
+    """Forward, loss, backward, clipping, AdamW. The learning rate is too small to change the weights."""
+    targets, weights = torch.tensor(packed.targets), torch.tensor(coefficients)
+    optimiser = torch.optim.AdamW(parameters, lr=1e-12, weight_decay=0.0, fused=True)
+
+    def update() -> None:
+        logprobs = torch.log_softmax(logits(), -1).gather(-1, targets[:, None])[:, 0]
         optimiser.zero_grad(set_to_none=True)
         (logprobs * weights).sum().backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
 
     return update
+
+
+class Reference:
+    """transformers' Qwen3ForCausalLM with a decode loop by hand, the fastest way to sample with it."""
+
+    def __init__(self, name: str) -> None:
+        self.model = transformers.Qwen3ForCausalLM.from_pretrained(
+            str(weights_path(name)), dtype=torch.float32, attn_implementation="sdpa"
+        )
+
+    @torch.inference_mode()
+    def sample(self, prompts: Tensor, uniforms: Tensor, group: int) -> None:
+        cache = transformers.DynamicCache(config=self.model.config)
+        out = self.model(prompts.repeat_interleave(group, 0), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        done = torch.zeros(len(uniforms), dtype=torch.bool)
+        for t in range(uniforms.shape[1]):
+            cumulated = torch.softmax(out.logits[:, -1], -1).cumsum(1)
+            chosen = (cumulated <= uniforms[:, t : t + 1] * cumulated[:, -1:]).sum(1)
+            done |= chosen == self.model.config.eos_token_id
+            if bool(done.all()) or t + 1 == uniforms.shape[1]:
+                break
+            out = self.model(chosen[:, None], past_key_values=cache, use_cache=True)
+
+    def updater(self, packed: Packed, coefficients: np.ndarray) -> Callable[[], Any]:
+        """One GRPO update."""
+        ids, positions = torch.tensor(packed.ids), torch.tensor(packed.positions)
+        mask, source = torch.tensor(packed.mask)[:, 0], torch.tensor(packed.source)
+
+        def logits() -> Tensor:
+            found = self.model(input_ids=ids, position_ids=positions, attention_mask=mask).logits
+            return found.reshape(-1, found.shape[-1])[source]
+
+        return _updater(logits, list(self.model.parameters()), packed, coefficients)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from nested_rl.errors import SettingsError
+from nested_rl.nano.cache import Cache
 from nested_rl.nano.config import Qwen3Config
 from nested_rl.nano.decode import Decoder
 from nested_rl.nano.losses import token_logprobs
 from nested_rl.nano.model import Qwen3
-from nested_rl.nano.packing import pack_groups
+from nested_rl.nano.packing import left_padded, pack_groups
 from nested_rl.nano.sampling import _prefill, generate, pad_left
 
 
@@ -139,15 +140,20 @@ def test_an_empty_prompt_is_refused():
 
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("sharp", [1, 30])
-def test_one_more_token_is_read_as_by_the_whole_model_bit_by_bit(padded, sharp):
+def test_what_sampling_reads_is_read_as_by_the_whole_model_bit_by_bit(padded, sharp):
     model = net()
     model.tensors["model.layers.1.self_attn.q_norm.weight"][0] = sharp  # large: scores need their maximum taken off
     prompts = PROMPTS if padded else np.arange(1, 13).reshape(3, 4)
-    _, mine, at = _prefill(model, prompts, 2, 10)
-    _, whole, _ = _prefill(model, prompts, 2, 10)
-    decoder, ids = Decoder(model), np.arange(len(at)) + 3
+    decoder = Decoder(model)
+    logits, mine, at = _prefill(model, decoder, prompts, 2, 10)
+    positions, mask, _ = left_padded(prompts, 0)
+    whole = Cache.empty(model.config, *prompts.shape, np.dtype(np.float32))
+    x = model.forward(prompts, positions, mask, cache=whole).reshape(*prompts.shape, -1)[:, -1]
+    assert np.array_equal(logits, np.repeat(model.logits(x), 2, 0))
+    whole, ids = whole.expand(2, 10), np.arange(len(at)) + 3
     for t in range(3):
         hidden = None if mine.hidden is None else mine.hidden[..., : mine.filled + 1]
         expected = model.logits(model.forward(ids[:, None], (at + t)[:, None], hidden, cache=whole))
-        assert np.array_equal(decoder.step(ids, at + t, hidden, mine), expected)
+        found = decoder.logits(decoder.step(ids[:, None], (at + t)[:, None], hidden, mine))
+        assert np.array_equal(found, expected)
         assert mine.filled == whole.filled

@@ -1,4 +1,4 @@
-"""Reading one more token of every row, the step that sampling repeats: the same numbers as `Qwen3.forward`, sooner.
+"""Reading on from a cache, which is what sampling does: the same numbers as `Qwen3.forward`, sooner.
 
 Nothing is kept for a backward, most passes are in place, and what depends on the weights alone is computed once. Every
 operation is the one that `layers` does, on the same operands, so the results are bit-equal. (Transposed copies of the matrices
@@ -42,57 +42,64 @@ class Decoder:
             for views in model.views.layers
         ]
 
-    def step(self, ids: Ints, positions: Ints, hidden: Floats | None, cache: Cache) -> Floats:
-        """ids, positions [B], hidden keys as in the cache -> logits [B, vocab]; the cache has one more position."""
-        first = positions[0]
-        at = slice(first, first + 1) if (positions == first).all() else positions
+    def step(self, ids: Ints, positions: Ints, mask: Floats | None, cache: Cache) -> Floats:
+        """ids, positions [B, T], mask as for `Qwen3.forward` -> the stream [B·T, d]; the cache has T more positions."""
+        T, flat = ids.shape[1], positions.ravel()
+        # rows at the same position share one row of the tables
+        at = slice(flat[0], flat[0] + 1) if T == 1 and (flat == flat[0]).all() else flat
         cos, sin = self._cos[at], self._sin[at]
-        x = self._embed[ids]
+        x = self._embed[ids.ravel()]
         for i, w in enumerate(self._layers):
-            self._attend(x, w, cos, sin, hidden, cache, i)
+            self._attend(x, w, (len(ids), T), (cos, sin), mask, cache, i)
             self._think(x, w.views)
-        cache.filled += 1
-        return self.logits(x)
+        cache.filled += T
+        return x
 
     def logits(self, x: Floats) -> Floats:
-        """Final norm and unembedding of x [B, d]."""
+        """Final norm and unembedding of x [k, d] -> [k, vocab]."""
         h, _ = rms(x, self._config.rms_norm_eps)
         h *= self._norm
         return h @ self._head.T
 
     def _attend(
-        self, x: Floats, w: _Layer, cos: Floats, sin: Floats, hidden: Floats | None, cache: Cache, layer: int
+        self,
+        x: Floats,
+        w: _Layer,
+        shape: tuple[int, int],
+        rotary: tuple[Floats, Floats],
+        mask: Floats | None,
+        cache: Cache,
+        layer: int,
     ) -> None:
-        """Add attention to the stream x [B, d]."""
-        c = self._config
-        Hq, Hk, hd, B = c.num_attention_heads, c.num_key_value_heads, c.head_dim, len(x)
+        """Add attention to the stream x [B·T, d]."""
+        c, (B, T), N = self._config, shape, len(x)
+        Hq, Hk, hd = c.num_attention_heads, c.num_key_value_heads, c.head_dim
+        rep = Hq // Hk
         h, _ = rms(x, c.rms_norm_eps)
         h *= w.views.norm_in
-        z = (h @ w.views.qkv.T).reshape(B, Hq + 2 * Hk, hd)
+        z = (h @ w.views.qkv.T).reshape(N, Hq + 2 * Hk, hd)
         y, _ = rms(z[:, : Hq + Hk], c.rms_norm_eps)
         y *= w.norms
-        halves = y.reshape(B, Hq + Hk, 2, hd // 2)
-        swapped = np.empty_like(halves)
-        swapped[:, :, 0] = halves[:, :, 1]
-        swapped[:, :, 1] = halves[:, :, 0]
-        turned, rows = swapped.reshape(B, -1), y.reshape(B, -1)
-        turned *= sin
-        rows *= cos
-        rows += turned
-        keys, values = cache.append(layer, y[:, Hq:, None], z[:, Hq + Hk :, None])
-        weights = y[:, :Hq].reshape(B, Hk, Hq // Hk, hd) @ keys.swapaxes(-1, -2)
-        if hidden is not None:
-            weights += hidden[:, 0]
+        _rotate(y, *rotary)
+        heads, all_heads = y.reshape(B, T, Hq + Hk, hd), z.reshape(B, T, Hq + 2 * Hk, hd)
+        q = heads[:, :, :Hq].reshape(B, T, Hk, rep, hd).transpose(0, 2, 3, 1, 4).reshape(B, Hk, rep * T, hd)
+        k, v = heads[:, :, Hq:].transpose(0, 2, 1, 3), all_heads[:, :, Hq + Hk :].transpose(0, 2, 1, 3)
+        keys, values = cache.append(layer, k, v)
+        weights = q @ keys.swapaxes(-1, -2)
+        if mask is not None:
+            unfolded = weights.reshape(B, Hk, rep, T, -1)
+            unfolded += mask
         if not w.safe:
             weights -= weights.max(-1, keepdims=True)
         np.exp(weights, out=weights)
         total = weights @ np.ones(weights.shape[-1], weights.dtype)
         total += 1e-30
         weights /= total[..., None]
-        x += (weights @ values).reshape(B, -1) @ w.views.out.T
+        mixed = (weights @ values).reshape(B, Hk, rep, T, hd).transpose(0, 3, 1, 2, 4).reshape(N, Hq * hd)
+        x += mixed @ w.views.out.T
 
     def _think(self, x: Floats, w: LayerViews) -> None:
-        """Add the MLP to the stream x [B, d]."""
+        """Add the MLP to the stream x [B·T, d]."""
         f = self._config.intermediate_size
         h, _ = rms(x, self._config.rms_norm_eps)
         h *= w.norm_mlp
@@ -107,3 +114,16 @@ class Decoder:
         silu *= gate
         silu *= up
         x += silu @ w.down.T
+
+
+def _rotate(y: Floats, cos: Floats, sin: Floats) -> None:
+    """RoPE of y [N, heads, head_dim] in place, see `layers.rotate`."""
+    n, heads, width = y.shape
+    halves = y.reshape(n, heads, 2, width // 2)
+    swapped = np.empty_like(halves)
+    swapped[:, :, 0] = halves[:, :, 1]
+    swapped[:, :, 1] = halves[:, :, 0]
+    turned, rows = swapped.reshape(n, -1), y.reshape(n, -1)
+    turned *= sin
+    rows *= cos
+    rows += turned

@@ -72,8 +72,8 @@ def generate(
     stops = np.zeros(c.vocab_size, bool)
     stops[list((c.eos_token_id,) if stop_ids is None else stop_ids)] = True
 
-    logits, cache, position = _prefill(model, prompts, group, tp + steps)
     decoder = Decoder(model)
+    logits, cache, position = _prefill(model, decoder, prompts, group, tp + steps)
     ids = np.full((batch, steps), c.pad_token_id, np.int64)
     logprobs = np.zeros((batch, steps), model.theta.dtype)
     lengths = np.zeros(batch, np.int64)
@@ -82,21 +82,22 @@ def generate(
     done = limits[live] == 0
     for t in range(steps):
         chosen, logp = _choose(logits, temperature, None if uniforms is None else uniforms[live, t])
-        going = live[~done]
-        ids[going, t], logprobs[going, t] = chosen[~done], logp[~done]
+        going, fresh = (live[~done], ~done) if done.any() else (live, slice(None))
+        ids[going, t], logprobs[going, t] = chosen[fresh], logp[fresh]
         lengths[going] = t + 1
-        finished[going] = stops[chosen[~done]]
+        finished[going] = stops[chosen[fresh]]
         done = finished[live] | (t + 1 >= limits[live])
-        if done.all():
+        ended = np.count_nonzero(done)
+        if ended == len(done):
             break
-        if done.sum() * 4 >= len(done):
+        if ended * 4 >= len(done):
             keep = np.flatnonzero(~done)
             cache, live, position = cache.take(keep), live[keep], position[keep]
             chosen, done = chosen[keep], done[keep]
         hidden = None if cache.hidden is None else cache.hidden[..., : cache.filled + 1]
         # a row that is done but still in the batch is fed on, at its last legal position
         at = np.minimum(position + t, c.max_position_embeddings - 1)
-        logits = decoder.step(chosen, at, hidden, cache)
+        logits = decoder.logits(decoder.step(chosen[:, None], at[:, None], hidden, cache))
     longest = max(1, int(lengths.max()))
     return Samples(ids=ids[:, :longest], logprobs=logprobs[:, :longest], lengths=lengths, finished=finished)
 
@@ -117,14 +118,14 @@ def _room(model: Qwen3, prompts: Ints, max_new: int | Ints) -> Ints:
     return room
 
 
-def _prefill(model: Qwen3, prompts: Ints, group: int, capacity: int) -> tuple[Floats, Cache, Ints]:
+def _prefill(model: Qwen3, decoder: Decoder, prompts: Ints, group: int, capacity: int) -> tuple[Floats, Cache, Ints]:
     """Read the prompts once -> logits of the first new token [B, vocab], the expanded cache, its position [B]."""
     n, tp = prompts.shape
     positions, mask, hidden = left_padded(prompts, model.config.pad_token_id)
     cache = Cache.empty(model.config, n, tp, model.theta.dtype)
-    x = model.forward(prompts, positions, mask, cache=cache).reshape(n, tp, -1)[:, -1]
+    x = decoder.step(prompts, positions, mask, cache).reshape(n, tp, -1)[:, -1]
     cache.hidden = hidden
-    logits = np.repeat(model.logits(x), group, 0)
+    logits = np.repeat(decoder.logits(x), group, 0)
     return logits, cache.expand(group, capacity), np.repeat(positions[:, -1] + 1, group)
 
 
