@@ -1,12 +1,14 @@
 """The retrospective: every sentence from the records, nobody's text as markup, and a page for any run."""
 
 import re
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 from made_run import make_run
 from test_report import HOSTILE
 
+from nested_rl.cli import runfile
 from nested_rl.report import advice, digest, intervals, stages
 from nested_rl.retro import retro, write_retro
 from nested_rl.rundir import RunDir
@@ -128,6 +130,19 @@ def test_stops_failures_and_alarms_are_told(tmp_path):
     assert "An error ended a process at 2025-06-15 15:06 UTC: `RunDirError: no room ¦ left`." in text
     assert "Somebody stopped it at 2025-06-15 15:06 UTC." in text
     assert "worked on by 2 processes" in text
+
+
+PLACE = Path(__file__).parents[2] / "docs" / "retrospectives"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PLACE.glob("*.toml")))
+def test_the_pilots_of_the_docs_can_be_run_again_and_have_their_page(name):
+    file = PLACE / f"{name}.toml"
+    made = runfile.experiment(runfile.read(file), beside=PLACE)
+    assert {family.name for family in made.tasks} == {"calc_chain", "string_pipeline", "dispatch"}
+    page = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert page.startswith(f"# Retrospective: {name}\n")
+    assert f"[{name}]({name}.md)" in (PLACE / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

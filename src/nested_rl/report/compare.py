@@ -109,7 +109,8 @@ def sentences(found: Comparison) -> list[str]:
         f"It took {duration(b.seconds)} against {duration(a.seconds)}, and cost {money(b.usd)} against {money(a.usd)}."
     )
     if found.settings:
-        told.append(f"Asked differently: {', '.join(name for name, _, _ in found.settings)}.")
+        names = dict.fromkeys(".".join(name.split(".")[:2]) for name, _, _ in found.settings)
+        told.append(f"Asked differently: {', '.join(names)}.")
     return [*told, *found.cautions]
 
 
