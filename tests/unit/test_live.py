@@ -75,6 +75,32 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(width):
         assert "valid 1st" in text
 
 
+def test_a_reward_of_ones_own_has_columns_of_its_own():
+    console = terminal(width=80, color_system=None)
+    live = Live(5, console=console, mode="quiet")
+    live.on_metrics({"reward/mean": 0.5, "reward/thrift": 0.25, "validation/first_try": 1.0})
+    text = drawn(live, console)
+    assert "thrift" in text
+    assert "0.25" in text
+    assert "quality" not in text
+
+
+def test_what_a_step_took_comes_before_the_parts_where_there_is_little_room():
+    narrow, wide = terminal(width=42, color_system=None), terminal(width=130, color_system=None)
+    first, second = (drawn(after(3, console), console).splitlines() for console in (narrow, wide))
+    headings = [next(line for line in lines if line.startswith("step  ")).split() for lines in (first, second)]
+    assert headings[0] == ["step", "reward", "valid", "1st", "strongest", "time"]
+    assert headings[1][-6:] == ["stale", "asked", "jobs", "reused", "cost", "time"]
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_an_alarm_is_read_whole_however_narrow_the_terminal(width):
+    console = terminal(width=width, color_system=None)
+    live = after(2, console)
+    live.on_event("alarm", {"name": "disk", "message": "0.52 GiB are free where the run is written"})
+    assert "! disk: 0.52 GiB are free where the run is written" in " ".join(drawn(live, console).split())
+
+
 def test_no_colour_means_no_colour_codes():
     plain, coloured = terminal(no_color=True), terminal()
     assert "\x1b[32m" not in drawn(after(3, plain), plain)

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeAlias
 
 from rich.console import Console, Group, RenderableType
@@ -29,21 +29,23 @@ log = redact.logger(__name__)
 P = ParamSpec("P")
 Mode: TypeAlias = Literal["auto", "table", "lines", "quiet"]
 
-_COLUMNS: tuple[tuple[str, str, Callable[[float], str], int], ...] = (
-    # heading, metric, wording, and the narrowest terminal that shows it
-    ("reward", "reward/mean", number, 0),
-    ("valid 1st", "validation/first_try", percent, 0),
-    ("strongest", "base/share_strongest", percent, 48),
-    ("validation", "reward/validation", number, 72),
-    ("quality", "reward/quality", number, 72),
-    ("speed", "reward/speed", number, 84),
-    ("stale", "staleness/mean", lambda v: number(v, 1), 60),
-    ("asked", "tools/baselines", percent, 92),
-    ("jobs", "jobs/run", lambda v: number(v, 0), 100),
-    ("reused", "jobs/reused", lambda v: number(v, 0), 108),
-    ("cost", "usd", money, 116),
-    ("time", "time/step_s", duration, 54),
+Wording: TypeAlias = Callable[[float], str]
+_FIRST: tuple[tuple[str, str, Wording], ...] = (
+    ("reward", "reward/mean", number),
+    ("valid 1st", "validation/first_try", percent),
+    ("strongest", "base/share_strongest", percent),
 )
+_LAST: tuple[tuple[str, str, Wording], ...] = (
+    ("stale", "staleness/mean", lambda v: number(v, 1)),
+    ("asked", "tools/baselines", percent),
+    ("jobs", "jobs/run", lambda v: number(v, 0)),
+    ("reused", "jobs/reused", lambda v: number(v, 0)),
+    ("cost", "usd", money),
+    ("time", "time/step_s", duration),
+)
+_BEFORE_PARTS = ("time", "stale")
+"""Columns that a narrow terminal has rather than the parts of the reward."""
+_GAP = 2
 
 
 def _never_raises(method: Callable[Concatenate[Live, P], None]) -> Callable[Concatenate[Live, P], None]:
@@ -255,7 +257,7 @@ class Live:
         if self._rows:
             parts.append(self._table(width, ascii_only=ascii_only))
         for name, message in self._alarms.items():
-            parts.append(Text(f"! {name}: {message}", style="bold red", overflow="ellipsis", no_wrap=True))
+            parts.append(Text(f"! {name}: {message}", style="bold red"))  # however narrow, it is read whole
         if self._note:
             parts.append(Text(self._note, style="dim", overflow="ellipsis", no_wrap=True))
         return Group(*parts)
@@ -284,17 +286,33 @@ class Live:
         return head
 
     def _table(self, width: int, *, ascii_only: bool) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        shown = [column for column in _COLUMNS if width >= column[3]]
-        table.add_column("step", justify="right", no_wrap=True)
-        for heading, *_ in shown:
-            style = "bold" if heading == "reward" else ""
-            table.add_column(heading, justify="right", no_wrap=True, style=style)
         first = max(0, len(self._rows) - self._shown_rows)
-        for index, row in enumerate(self._rows[first:], first + 1):
-            cells = [wording(row.get(key, math.nan)) for _, key, wording, _ in shown]
-            table.add_row(str(index), *(_plain(cell) if ascii_only else cell for cell in cells))
+        columns = [("step", [str(index) for index in range(first + 1, len(self._rows) + 1)])]
+        parts = [(name, f"reward/{name}", number) for name in _parts(self._rows[-1])]
+        for heading, key, wording in (*_FIRST, *parts, *_LAST):
+            cells = [wording(row.get(key, math.nan)) for row in self._rows[first:]]
+            columns.append((heading, [_plain(cell) if ascii_only else cell for cell in cells]))
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+        shown = _fitting(columns, width, kept=1 + len(_FIRST))
+        for heading, _ in shown:
+            table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == "reward" else "")
+        for line in zip(*(cells for _, cells in shown), strict=True):
+            table.add_row(*line)
         return table
+
+
+def _fitting(columns: Sequence[tuple[str, list[str]]], width: int, *, kept: int) -> list[tuple[str, list[str]]]:
+    """The columns that a terminal has room for, whole: the first `kept` before the others, and what a step took before its parts."""
+    order = [*columns[:kept], *(c for name in _BEFORE_PARTS for c in columns[kept:] if c[0] == name)]
+    order += [column for column in columns if column not in order]
+    room, chosen = width + _GAP, []
+    for heading, cells in order:
+        needed = max(len(heading), *map(len, cells)) + _GAP
+        if needed > room:
+            break
+        room -= needed
+        chosen.append((heading, cells))
+    return [column for column in columns if column in chosen]
 
 
 def _parts(row: Metrics) -> list[str]:
