@@ -16,18 +16,25 @@ NAMES = "names"
 
 def serve(pieces: Mapping[str, Callable[[], Any]]) -> None:
     """The process's side: run the piece whose name comes in, tell its CPU-seconds, until the input ends."""
+    pieces = {**pieces, record.CALIBRATION: record.calibrate}
+
+    def timed(name: str) -> Sequence[object]:
+        if name == NAMES:
+            return ["\t".join(pieces)]
+        started = time.process_time()
+        pieces[name]()
+        return [time.process_time() - started]
+
+    answer(timed)
+
+
+def answer(what: Callable[[str], Sequence[object]], prepare: Callable[[], Any] = lambda: None) -> None:
+    """Prepare, then answer every line that comes in with another one, its values apart by blanks."""
     source, sink = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not look like an answer
-    pieces = {**pieces, record.CALIBRATION: record.calibrate}
+    prepare()
     for line in source:
-        name = line.rstrip("\n")
-        if name == NAMES:
-            answer = "\t".join(pieces)
-        else:
-            started = time.process_time()
-            pieces[name]()
-            answer = repr(time.process_time() - started)
-        print(answer, file=sink, flush=True)
+        print(*what(line.rstrip("\n")), file=sink, flush=True)
 
 
 class Worker:
