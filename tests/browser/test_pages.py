@@ -1,8 +1,13 @@
 """The report and the episodes' pages as a reader's browser shows them."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "make_pictures.py"
 
 WIDE, PHONE = 1280, 390
 CONTRAST = """
@@ -168,3 +173,18 @@ def test_should_a_script_get_in_all_the_same_it_does_not_run(run, visit, tmp_pat
         page, seen = visit(tmp_path / path.name)
         assert page.evaluate("() => window.owned") is None
         assert any("Content Security Policy" in said for said in seen.console)
+
+
+def test_the_pictures_of_the_docs_can_be_made_again(run, tmp_path, visit):
+    subprocess.run([sys.executable, SCRIPT, run.path, tmp_path], check=True, capture_output=True, timeout=100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["episode.png", "pilot.svg", "report.png"]
+    page, seen = visit(tmp_path / "pilot.svg")
+    seen.nothing_but((tmp_path / "pilot.svg").as_uri())
+    assert "step 2/2" in page.locator("svg").first.text_content().replace("\xa0", " ")
+
+
+@pytest.mark.parametrize("picture", sorted((SCRIPT.parent / "images").iterdir()), ids=lambda path: path.name)
+def test_a_picture_of_the_docs_is_light_and_asks_nobody(picture):
+    assert picture.stat().st_size < 300_000
+    if picture.suffix == ".svg":
+        assert "url(" not in picture.read_text().replace("url(#", "")
