@@ -109,7 +109,10 @@ print(hmac.new(os.environ["NRL_NONCE"].encode(), sys.argv[1].encode(), hashlib.s
 
 case ${1:-} in
 watch) watch ;;
-user) make_user && exit ;;
+user)
+    make_user
+    exit
+    ;;
 esac
 (while :; do
     bash "$0" watch
