@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections import Counter
 
 import pytest
@@ -62,7 +63,8 @@ class Rented:
         more = {"lines": self.lines, "provider": provider, "max_machines": self.max_machines, "terms": self.terms}
         return self.fleet.pool(R4090, **more)
 
-    async def go(self, *, steps=2, budget=None, meanwhile=None):
+    def begin(self, *, steps=2, budget=None):
+        """The run, to be awaited in virtual time."""
         self.compute = self.pool()
         experiment = nrl.Experiment(
             [Family()],
@@ -77,7 +79,10 @@ class Rented:
             clock=self.fleet.clock,
         )
         asked = {"groups_per_step": 2, "group_size": 2, "eval_every": 0, "order": "ready", "quiet": True}
-        work = experiment.run_async(steps, out=self.path / "run", **asked)
+        return experiment.run_async(steps, out=self.path / "run", **asked)
+
+    async def go(self, *, meanwhile=None, **asked):
+        work = self.begin(**asked)
         if meanwhile is not None:
             other = asyncio.ensure_future(meanwhile())
         try:
@@ -236,6 +241,28 @@ async def test_when_none_is_left_the_run_ends_and_goes_on_when_there_is_money_ag
         await rented.go(steps=4, meanwhile=no_money)
     rented.fleet.fake.faults.clear()
     assert len((await rented.go(steps=4)).metrics) == 4
+    rented.whole()
+
+
+@pytest.mark.parametrize("after_s", [20, 150, 333])
+async def test_a_run_whose_controller_was_killed_goes_on_and_its_rows_are_whole(tmp_path, after_s):
+    rented = Rented(tmp_path)
+    run, kept = tmp_path / "run", tmp_path / "kept"
+
+    async def story():
+        work = asyncio.ensure_future(rented.begin(steps=3))
+        await rented.fleet.clock.sleep(after_s)
+        shutil.copytree(run, kept)
+        rented.lines.dead = True
+        await rented.fleet.killed(rented.compute, work)
+        shutil.rmtree(run)  # what a process does that is not killed, but cancelled
+        kept.rename(run)
+        rented.lines, rented.queue = Lines(rented.lines), MemoryQueue(clock=rented.fleet.clock)
+        await rented.fleet.clock.sleep(100)
+        return await rented.begin(steps=3)
+
+    done = await rented.fleet.clock.run(story(), sealed=True)
+    assert len(done.metrics) == 3
     rented.whole()
 
 
