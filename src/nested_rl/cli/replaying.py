@@ -72,6 +72,10 @@ def _made(kind: Any, where: str) -> RewardFn:
     return made
 
 
+NARROW = 56
+"""Below so many columns what is not a number of theirs is left out: it would push them off the terminal."""
+
+
 def _tell(report: ReplayReport, show: int) -> None:
     from rich.console import Console
 
@@ -79,12 +83,14 @@ def _tell(report: ReplayReport, show: int) -> None:
     print(report)
     if not report.changes:
         return
-    tables = [_families(report)]
+    narrow = console.width < NARROW
+    tables = [_families(report, narrow=narrow)]
     for title, changes in (("gain most", report.gainers(show)), ("lose most", report.losers(show))):
         if changes:
-            tables.append(_changes(f"Episodes that {title}, by advantage", changes))
+            tables.append(_changes(f"Episodes that {title}, by advantage", changes, narrow=narrow))
     if flipped := report.flipped[:show]:
-        tables.append(_groups(f"Groups that flip ({len(report.flipped)} of {len(report.groups)})", flipped))
+        title = f"Groups that flip ({len(report.flipped)} of {len(report.groups)})"
+        tables.append(_groups(title, flipped, narrow=narrow))
     for table in tables:
         print()
         console.print(table)
@@ -105,30 +111,35 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _families(report: ReplayReport) -> Table:
+def _from_to(was: float | None, now: float | None) -> str:
     from nested_rl.report.phrases import number
 
-    table = _table("By family", "family", "episodes", "reward was", "now", "rank corr.")
+    return f"{number(was)} → {number(now):>5}"
+
+
+def _families(report: ReplayReport, *, narrow: bool) -> Table:
+    from nested_rl.report.phrases import number
+
+    table = _table("By family", "family", *([] if narrow else ["episodes"]), "reward", "rank")
     for f in report.families:
-        table.add_row(f.family, str(f.episodes), number(f.was), number(f.now), number(f.rank_correlation))
+        episodes = [] if narrow else [f"{f.episodes:,}"]
+        table.add_row(f.family, *episodes, _from_to(f.was, f.now), number(f.rank_correlation))
     return table
 
 
-def _changes(title: str, changes: Sequence[Change]) -> Table:
-    from nested_rl.report.phrases import number
-
-    table = _table(title, "episode", "family", "reward was", "now", "advantage was", "now")
+def _changes(title: str, changes: Sequence[Change], *, narrow: bool) -> Table:
+    table = _table(title, "episode", *([] if narrow else ["family"]), "reward", "advantage")
     for c in changes:
-        advantages = (number(c.advantage_was), number(c.advantage_now))
-        table.add_row(f"{c.group:05d}-{c.member}", c.family, number(c.was), number(c.now), *advantages)
+        numbers = (_from_to(c.was, c.now), _from_to(c.advantage_was, c.advantage_now))
+        table.add_row(f"{c.group:05d}-{c.member}", *([] if narrow else [c.family]), *numbers)
     return table
 
 
-def _groups(title: str, groups: Sequence[GroupChange]) -> Table:
+def _groups(title: str, groups: Sequence[GroupChange], *, narrow: bool) -> Table:
     from nested_rl.report.phrases import number
 
-    table = _table(title, "group", "family", "signs flipped", "pairs reversed", "rank corr.")
+    table = _table(title, "group", *([] if narrow else ["family"]), "signs", "pairs", "rank")
     for g in groups:
         flips, pairs = f"{g.flips} of {g.members}", f"{g.reversed} of {g.pairs}"
-        table.add_row(f"{g.group:05d}", g.family, flips, pairs, number(g.rank_correlation))
+        table.add_row(f"{g.group:05d}", *([] if narrow else [g.family]), flips, pairs, number(g.rank_correlation))
     return table
