@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from fake_runpod import KEY
+from pods import GPUS, Compute
 from runpod_server import Server
-from test_pool_runpod import GPUS, Compute
 
 from nested_rl.compute.pool_preflight import Preflight
 from nested_rl.compute.pool_terms import Terms
@@ -84,7 +84,7 @@ async def test_one_that_does_not_is_ended_without_a_job(programs, rented, caplog
 
     waiting = asyncio.ensure_future(job())
     async with asyncio.timeout(60):
-        while not any(pod.ended_at for pod in server.fake.pods.values()):
+        while not any(pod.ended_at for pod in server.fake.pods.values()):  # noqa: ASYNC110  other processes do it
             await asyncio.sleep(0.1)
     assert says in caplog.text
     waiting.cancel()

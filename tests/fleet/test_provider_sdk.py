@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from fake_runpod import KEY, Backstage
+from pods import Compute, no_check
 from runpod_server import Server
-from test_pool_runpod import Compute, no_check
 
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.compute.provider import Candidate, NoCapacity, Order, ProviderError, Unknown, Wrong
