@@ -28,6 +28,7 @@ SCRIPTS = (
     "05_heldout_evaluation.py",
     "06_resume.py",
     "07_llm_agent_openai.py",
+    "08_cloud_pilot7.py",
     "12_published_adapter.py",
 )
 PLUGIN = EXAMPLES / "11_plugin"
@@ -189,6 +190,16 @@ def test_a_large_agent_is_compared_with_the_nano_agent(said, llm, tmp_path):
     assert len(llm.seen) == 1 + 3 * 3  # a check, and three turns an episode
     (folder,) = (tmp_path / "runs/example-pilot/evals").glob("*-openai-small-*")
     assert len(list((folder / "episodes").iterdir())) == 3
+
+
+@example("08_cloud_pilot7.py --run")
+def test_the_cloud_pilot_is_planned_and_ends_where_keys_are_missing(said, tmp_path):
+    text = " ".join(said.split())
+    assert text.startswith("Plan: 54 steps of 5 groups of 8 episodes, at most 2 steps off-policy, at most 16 pods")
+    assert re.search(r"pods \$[\d.]+ \$[\d.]+ \$[\d.]+ about \$810", text)
+    assert re.search(r"agent and training \$465\.00 \$[\d.]+ \$[\d.]+ about \$465 \(Tinker\)", text)
+    assert all(name in text for name in ("predicts nothing", "TINKER_API_KEY", "RUNPOD_API_KEY"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @example("12_published_adapter.py URL 2 small other")
