@@ -62,15 +62,16 @@ def of(
     return experiment.plan(**arguments, assumptions=asked.plan, like=like, matrix=matrix)
 
 
-def agreed(experiment: Experiment, asked: RunFile, place: Path, *, quiet: bool) -> bool:
-    """Whether a run may begin: one that costs money shows its plan and asks first, unless it is finished and only shown again.
+def agreed(experiment: Experiment, asked: RunFile, place: Path | None, *, quiet: bool) -> bool:
+    """Whether a run may begin: one that costs money shows its plan and asks first, unless what is in `place` is finished.
 
     Raises SettingsError where nobody can be asked, and when something is missing.
     """
     from nested_rl.plan import spends
     from nested_rl.rundir import RunDir
 
-    if not spends(experiment) or ((place / "run.toml").is_file() and RunDir.open(place).finished):
+    done = place is not None and (place / "run.toml").is_file() and RunDir.open(place).finished
+    if done or not spends(experiment):
         return True
     made = of(experiment, asked)
     if not quiet:

@@ -65,7 +65,7 @@ def run(
     experiment = runfile.experiment(asked, beside=file.parent)
     if asked.evaluate is not None:
         tasks.load(*asked.evaluate.families)  # a name that does not exist is told now, not after the training
-    if not yes and not planning.agreed(experiment, asked, place, quiet=quiet):
+    if not yes and not planning.agreed(experiment, asked, None if fresh else place, quiet=quiet):
         print("nothing was started")
         return 1
     if fresh:

@@ -45,10 +45,10 @@ def setting(chosen: Choice, schedule: Schedule, families: Sequence[str]) -> Sett
 
 def spends(chosen: Choice) -> bool:
     """Whether somebody is paid: for machines, or for the agent's tokens. A server of one's own takes none."""
-    trainer: Any = chosen.trainer
+    trainer: Any = getattr(chosen, "trainer", None)
     hosted = trainer is not None and not trainer.embedded and not getattr(trainer, "base_url", None)
     priced = getattr(trainer, "prices", None) is not None
-    return hosted or priced or bool(getattr(chosen.compute, "usd_per_hour", 0.0))
+    return hosted or priced or bool(getattr(getattr(chosen, "compute", None), "usd_per_hour", 0.0))
 
 
 def assumptions(

@@ -65,13 +65,14 @@ def _figures(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("", "middle", "low", "high"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    if plan.published is not None:
+    theirs = dict(plan.published.figures) if plan.published is not None else None
+    if theirs is not None:
         table.add_column("published", justify="right")
     for name, span, told in _rows(plan):
         cells = [name, told(span.mid), told(span.low), told(span.high)]
-        if plan.published is not None:
-            cells.append(plan.published.figures.get(name, ""))
-        table.add_row(*cells)
+        table.add_row(*cells, *([theirs.pop(name, "")] if theirs is not None else []))
+    for name, figure in (theirs or {}).items():
+        table.add_row(name, "", "", "", figure)
     return table
 
 

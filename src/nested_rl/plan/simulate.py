@@ -17,11 +17,13 @@ from nested_rl import session
 from nested_rl.alarms import AlarmRules
 from nested_rl.clock import VirtualClock
 from nested_rl.compute.pool_costs import by_kind
+from nested_rl.errors import SupervisionError
 from nested_rl.loop import Loop, Schedule
 from nested_rl.plan.figures import Assumptions, End
 from nested_rl.plan.fleet import PlanQueue, Pods, Rents, Slots
 from nested_rl.plan.paper import PaperRun
 from nested_rl.plan.stand_ins import (
+    ATTEMPTS,
     Chance,
     PlanFamily,
     PlanHarness,
@@ -32,6 +34,7 @@ from nested_rl.plan.stand_ins import (
     no_reward,
 )
 from nested_rl.types import JSON, Need, Scale
+from nested_rl.waiting import Overdue, within
 
 START_S = 1_800_000_000.0
 LOOKS_IN_A_BOOT = 20
@@ -194,8 +197,19 @@ class _Run:
                 on_row=lambda step, row, episodes: self.rows.append(row),  # noqa: ARG005
                 alarms=opened.alarms,
             )
-            await opened.workers.supervise(loop.run())
+            try:
+                await opened.workers.supervise(within(clock, self._endless_s(), loop.run()))
+            except Overdue:
+                raise SupervisionError("it would not come to an end: no machines are to be had") from None
             self.wall_clock_s = clock.monotonic() - START_S
+
+    def _endless_s(self) -> float:
+        """What no run takes that has one machine at all times."""
+        told, value, schedule = self.chance.told, self.chance.value, self.setting.schedule
+        attempt_s = value(told.turns) * value(told.turn_s) + value(told.probe_s)
+        job_s = max(value(guess) for guess in told.job_s.values())
+        episodes = schedule.steps * schedule.groups_per_step * schedule.group_size
+        return 2 * 86_400 + 3 * (episodes * (ATTEMPTS * attempt_s + job_s) + schedule.steps * value(told.update_s))
 
     def _machines(self) -> Pods | Slots:
         setting = self.setting
