@@ -190,7 +190,9 @@ def _asked(run: RunDir) -> dict[str, dict[str, float]]:
     if not path.is_file():
         return found
     with contextlib.suppress(sqlite3.Error, ValueError):
-        uri = f"{path.resolve().as_uri()}?mode=ro"
+        # Nobody has it open where there is no log beside it; then a reader must not leave one behind either.
+        alone = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+        uri = f"{path.resolve().as_uri()}?mode=ro{alone}"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as file:
             for key, put_at, result in file.execute("SELECT key, put_at, result FROM jobs"):
                 told = json.loads(result) if result else {}
