@@ -32,7 +32,7 @@ SCRIPTS = (
     "12_published_adapter.py",
 )
 PLUGIN = EXAMPLES / "11_plugin"
-ELSEWHERE = {"09_ssh_hosts.py": "tests/fleet/test_ssh_run.py"}
+ELSEWHERE = {"09_ssh_hosts.py": "tests/fleet/test_ssh_run.py", "10_ray.py": "tests/ray/test_ray_run.py"}
 """Examples that a tier of its own runs."""
 STEP = re.compile(r"^step +1/1  reward (\d\.\d+)  ", re.MULTILINE)
 SCORES = r"nano-m 0\.\d\d, nano-s 0\.\d\d"

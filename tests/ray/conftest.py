@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def cluster():
     """A head without room for machines, where this program is, and two nodes with one CPU and one GPU each."""
-    pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
+    pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-ray")
     from nodes import Nodes
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

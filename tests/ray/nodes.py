@@ -49,8 +49,3 @@ def commands():
                 told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
                 if b" Z " not in (entry / "stat").read_bytes()[:64]:
                     yield int(entry.name), told.decode(errors="replace")
-
-
-def machines() -> list[int]:
-    """Processes of host programs that actors have started, and of what these run."""
-    return [pid for pid, told in commands() if "/nested_rl-ray-" in told or "nested_rl.compute.ray_host" in told]

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 from nested_rl import redact
 from nested_rl.clock import Clock, SystemClock
@@ -20,6 +20,7 @@ from nested_rl.types import Need
 from nested_rl.waiting import Overdue, uninterrupted, within
 
 log = redact.logger(__name__)
+ATTEMPTS: Final = 3
 
 
 class RayMachine(SSHMachine):
@@ -167,26 +168,37 @@ class RayCompute(ComputeBackend):
 
     async def _grow(self) -> None:
         """Make one, and put it with the idle ones; or tell whoever waits why that cannot be done."""
-        link = RayLink(
-            f"ray-{next(self._numbers)}", options=self._options, python=self._python, usd_per_hour=self.usd_per_hour
-        )
         try:
             if not await asyncio.to_thread(ray_link.room, self._asked):
                 log.warning("no node of the Ray cluster has %s; waiting for one for %g s", self._asked, self._start_s)
-            await within(self._clock, self._start_s, link.open())
-        except BaseException as error:
-            await uninterrupted(link.close())
-            if isinstance(error, Overdue):
-                error = MachineLost(f"the Ray cluster had no room for {self._asked} within {self._start_s:g} s")
-            if not isinstance(error, Exception):
-                raise
+            machine = await within(self._clock, self._start_s, self._made())
+        except Overdue:
+            told = f"the Ray cluster had no room for {self._asked} within {self._start_s:g} s"
+            self._troubles.append(MachineLost(told))
+        except Exception as error:  # noqa: BLE001  whatever it was, it is raised where somebody waits
             self._troubles.append(error)
         else:
-            self._rest(RayMachine(link))
+            self._rest(machine)
         finally:
             here = asyncio.current_task()
             self._growing = [task for task in self._growing if task is not here]
             await self._told()
+
+    async def _made(self) -> RayMachine:
+        """A new one. Ray may choose a node that has died without its knowledge: then another is asked for, so often."""
+        for left in reversed(range(ATTEMPTS)):
+            name = f"ray-{next(self._numbers)}"
+            link = RayLink(name, options=self._options, python=self._python, usd_per_hour=self.usd_per_hour)
+            try:
+                await link.open()
+            except BaseException as error:
+                await uninterrupted(link.close())
+                if not isinstance(error, MachineLost) or not left:
+                    raise
+                log.info("%s", error)
+            else:
+                break
+        return RayMachine(link)
 
     def _rest(self, machine: RayMachine) -> None:
         self._idle.append(machine)

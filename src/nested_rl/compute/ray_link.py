@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Final
@@ -21,6 +22,7 @@ from nested_rl.errors import MachineLost, MissingExtra, SettingsError
 SHIPPED: Final = (*AGENT, "compute/ray_host.py")
 """What a node gets; no package has to be installed there."""
 END_S: Final = 20.0
+REACH_S: Final = 10.0
 _connecting, _users = threading.Lock(), 0
 
 
@@ -140,7 +142,7 @@ class RayLink:
 def library() -> Any:
     """Ray, or the name of the extra that brings it."""
     try:
-        import ray
+        import ray.exceptions
     except ImportError:
         raise MissingExtra("RayCompute", "ray") from None
     return ray
@@ -160,6 +162,7 @@ def connect(address: str) -> bool:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             own = {"include_dashboard": False} if address == "local" else {}
             try:
+                _answers(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
             except (ConnectionError, ValueError, RuntimeError, OSError) as error:
                 raise SettingsError(
@@ -168,6 +171,13 @@ def connect(address: str) -> bool:
                 ) from error
         _users += 1
     return True
+
+
+def _answers(address: str) -> None:
+    """Raise OSError when nobody listens at HOST:PORT: Ray itself would try for two minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
 
 
 def disconnect() -> None:
