@@ -157,10 +157,12 @@ async def test_prose_is_told_apart(sdk, backstage, monkeypatch, said, kind):
     assert type(told.value) is kind
 
 
-async def test_a_pool_rents_real_pods_through_it_without_a_log(monkeypatch):
-    """The host key is believed by its proof: this provider has no log."""
+@pytest.mark.parametrize("fault", [None, "500-after", "hang-after"])
+async def test_a_pool_rents_real_pods_through_it_without_a_log(monkeypatch, fault):
+    """The host key is believed by its proof: this provider has no log. What an unanswered create has made is found."""
     with tempfile.TemporaryDirectory(prefix="nrl-") as folder:
         server = Server(Path(folder) / "pods")
+        server.fake.faults["create"] = [fault] if fault else []
         monkeypatch.setenv("RUNPOD_API_BASE_URL", server.url)
         compute = Compute(
             ["NVIDIA RTX A5000"],
@@ -178,6 +180,7 @@ async def test_a_pool_rents_real_pods_through_it_without_a_log(monkeypatch):
             async with compute.machine(Need(gpus=1)) as machine:
                 assert (await machine.run(["echo", "hello"])).stdout == "hello\n"
             await compute.close()
+            assert len(server.fake.pods) == 1
             assert server.fake.alive() == []
             assert {path for _, path, _ in server.fake.requests if path != "/graphql"} == set()
             ledger, meter = server.fake.usd(), sum(row.usd for row in compute.costs())
