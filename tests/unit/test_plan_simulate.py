@@ -93,6 +93,13 @@ def test_pods_that_never_come_up_are_paid_and_replaced():
     assert bad.machine_s["provision"] > 2 * good.machine_s["provision"]
 
 
+def test_pods_that_fail_together_do_not_stop_a_pool_whose_other_pods_came_up():
+    """All of them were asked for at once, and reach the deadline of a boot at once."""
+    found = simulate(pods(machines=60, steps=3, group_size=60), told_pods(boot_failure=0.3, job_s=700.0))
+    assert found.jobs == 180
+    assert found.pods > 60  # what failed was replaced
+
+
 def test_where_no_machine_is_to_be_had_the_simulation_ends_and_says_so():
     with pytest.raises(SupervisionError, match="no machines are to be had"):
         simulate(pods(machines=1, steps=1), told_pods(refused=1.0))

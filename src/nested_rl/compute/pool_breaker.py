@@ -21,6 +21,8 @@ class Breaker:
 
     def __init__(self) -> None:
         self.error: NestedRLError | None = None
+        self.came_up = 0
+        """Pods so far that did."""
         self._rejected: dict[Candidate, str] = {}
         self._times = self._auth = self._failed = 0
 
@@ -50,12 +52,18 @@ class Breaker:
         if self._auth >= AUTH:
             self.open(SettingsError(f"{self._auth} pods refused the login: {said}; check PUBLIC_KEY and the image"))
 
-    def failed(self, said: str) -> None:
-        """A pod did not come up."""
+    def failed(self, said: str, *, before: int | None = None) -> None:
+        """A pod did not come up; `before` is what `came_up` was when it began.
+
+        Pods that were asked for together reach their deadline together: if one of them came up, nothing is wrong with the request.
+        """
+        if before is not None and self.came_up > before:
+            return
         self._failed += 1
         if self._failed >= IN_A_ROW:
             self.open(SettingsError(f"{self._failed} pods in a row did not come up; the last: {said}"))
 
     def good(self) -> None:
         """A pod came up."""
+        self.came_up += 1
         self._auth = self._failed = 0

@@ -72,7 +72,7 @@ class Life:
 
     async def live(self, pod: Rented) -> None:
         """Through all states. A cancellation cuts short what was wanted of the pod, and never its end."""
-        pod.begun = True
+        pod.begun, came_up = True, self.breaker.came_up
         try:
             await self._work(pod)
         except NotMade as error:
@@ -82,7 +82,7 @@ class Life:
             pod.retire("called off")
         except Exception as error:  # noqa: BLE001  a pod that is not to be used, for whatever reason
             pod.retire(str(error))
-            await uninterrupted(self._blame(pod, error))
+            await uninterrupted(self._blame(pod, error, came_up=came_up))
         finally:
             await uninterrupted(self._end(pod))
 
@@ -199,7 +199,7 @@ class Life:
         if pod.leave.is_set():
             raise MachineLost(pod.why)
 
-    async def _blame(self, pod: Rented, error: Exception) -> None:
+    async def _blame(self, pod: Rented, error: Exception, *, came_up: int) -> None:
         """Find out what a failure teaches."""
         log.warning("%s (%s) is given up: %s%s", pod.name, pod.candidate.name, error, await self._said(pod))
         self.market.rest(pod.candidate)
@@ -207,7 +207,7 @@ class Life:
             self.breaker.no_login(str(error))
         elif pod.seen is not None and not isinstance(error, BadPlace):
             self.places.failed(pod.seen)
-        self.breaker.failed(str(error))
+        self.breaker.failed(str(error), before=came_up)
 
     async def _said(self, pod: Rented) -> str:
         """The end of the provider's log of a pod that does not come up."""

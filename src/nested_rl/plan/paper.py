@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class PaperRun(RunDir):
         super().__init__(path)
         self.journal, self.costs_log, self.metrics_log = (PaperLog(path / name) for name in ("j", "c", "m"))
         self.episodes_written = 0
+        self.job_s: dict[int, list[float]] = defaultdict(list)
+        """Seconds of the jobs of each group that was trained or dropped, for whoever asks whom a schedule favours."""
         self._evals: dict[str, dict[str, JSON]] = {}
 
     @property
@@ -53,12 +56,14 @@ class PaperRun(RunDir):
 
     def write_episode(
         self,
-        episode: Episode,  # noqa: ARG002  the seam's signature
+        episode: Episode,
         *,
-        files: Mapping[int, Mapping[str, str]],  # noqa: ARG002
-        under: str = "episodes",  # noqa: ARG002
+        files: Mapping[int, Mapping[str, str]],  # noqa: ARG002  the seam's signature
+        under: str = "episodes",
     ) -> None:
         self.episodes_written += 1
+        if under == "episodes" and episode.result is not None:
+            self.job_s[episode.group].append(episode.result.seconds)
 
     def read_episode(self, group: int, member: int, *, under: str = "episodes") -> Episode | None:  # noqa: ARG002
         return None

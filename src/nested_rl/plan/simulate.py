@@ -74,6 +74,9 @@ class Simulated:
     pods: int
     pods_usd: float
     spent: Spent
+    trained_job_s: float
+    """Of the jobs that were trained on, the mean; `job_s` is that of all, so that less means a schedule that favours the fast."""
+    job_s: float
     staleness: tuple[float, ...] = field(repr=False)
     """Of each step, the mean."""
 
@@ -237,8 +240,15 @@ class _Run:
             pods=pods,
             pods_usd=usd,
             spent=self.spent,
+            trained_job_s=self._mean_job_s(trained=True),
+            job_s=self._mean_job_s(trained=False),
             staleness=tuple(row["staleness/mean"] for row in self.rows),
         )
+
+    def _mean_job_s(self, *, trained: bool) -> float:
+        groups = {int(i) for event in self.run.events("step.done") for i in event["groups"]} if trained else None
+        found = [s for group, of in self.run.job_s.items() if groups is None or group in groups for s in of]
+        return sum(found) / len(found) if found else 0.0
 
     def _machine_s(self) -> tuple[dict[str, float], float, int]:
         """Seconds by purpose, dollars, and how many there were."""
