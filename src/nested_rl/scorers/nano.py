@@ -56,10 +56,7 @@ class NanoScorer(Scorer):
             raise InfraFault(
                 f"{KEY} on {machine.id} gave {len(texts)} completions of {samples} x {len(eval_set.items)}"
             )
-        right = [
-            bool(ended) and _right(family, eval_set.items[i // samples], text)
-            for i, (text, ended) in enumerate(zip(texts, finished, strict=True))
-        ]
+        right = graded(family, eval_set.items, texts, finished)
         return Score.of(
             [sum(right[i : i + samples]) / samples for i in range(0, len(right), samples)],
             tokens=int(answer["tokens"]),
@@ -96,6 +93,15 @@ class NanoScorer(Scorer):
         if family is None:
             (family,) = tasks.load(name, scale="nano")
         return family.at("nano") if isinstance(family, tasks.ChainFamily) and family.scale != "nano" else family
+
+
+def graded(family: TaskFamily, items: Sequence[Item], texts: Sequence[str], finished: Sequence[bool]) -> list[bool]:
+    """Which texts are right; those of one item are next to each other, and one that was cut off is wrong."""
+    samples = len(texts) // len(items)
+    return [
+        bool(ended) and _right(family, items[i // samples], text)
+        for i, (text, ended) in enumerate(zip(texts, finished, strict=True))
+    ]
 
 
 def _right(family: TaskFamily, item: Item, text: str) -> bool:
