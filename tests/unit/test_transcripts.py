@@ -5,14 +5,14 @@ import random
 
 import pytest
 from attrs import evolve
-from made_run import made_episode, make_run
+from made_run import made_episode, made_eval, make_run
 from test_report import HOSTILE, Page
 
-from nested_rl.errors import SettingsError
+from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.report import close_ups, talk
 from nested_rl.report.transcripts import render, select, write_transcripts
 from nested_rl.rundir import RunDir
-from nested_rl.types import Message, ToolCall, Transcript, Turn, Usage
+from nested_rl.types import Message, Score, ToolCall, Transcript, Turn, Usage
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +185,55 @@ def test_the_end_of_a_long_log_is_shown(run):
     assert job.log.endswith("the end")
     assert "begin" not in job.log
     assert job.log_cut == len("begin" + "the end")
+
+
+def test_episodes_of_an_evaluation_have_pages_too(fresh):
+    episode, files = made_episode(random.Random(0), group=7, member=0, family="triage", version=0, skill=1.0)
+    fresh.write_episode(episode, files=files, under="evals/triage-best/episodes")
+    made_eval(fresh, "triage-best", "RUN@best", 0, "test", 0.9)
+    assert select(fresh, ["triage-best/all", "0-1"]) == ["00000-1", "triage-best/00007-0"]
+    own, path = write_transcripts(fresh, ["00000-1", "triage-best/7-0"])
+    assert path == fresh.path / "transcripts" / "triage-best" / "00007-0.html"
+    page = Page(path.read_text())
+    assert "evaluation triage-best" in page.text
+    assert " ".join(files[1]["environment.py"].split()) in page.text
+    assert "trained on in step" not in page.text
+    assert 'rel="next"' not in own.read_text()
+    for link in page.links:
+        if not link.startswith(("#", "data:")):
+            assert (path.parent / link).resolve().is_relative_to(fresh.path)
+            assert link == "../../report.html" or (path.parent / link).exists()
+    with pytest.raises(UnknownName, match="did you mean 'triage-best'"):
+        select(fresh, ["triage-bst/7-0"])
+    with pytest.raises(UnknownName):
+        select(fresh, ["../episodes/0-0"])
+    with pytest.raises(SettingsError, match="not the name"):
+        write_transcripts(fresh, ["../0-0"])
+    with pytest.raises(SettingsError, match="a slash: triage-best"):
+        select(fresh, ["triage-best/9"])
+
+
+def test_members_without_a_page_are_told_and_how_to_write_them(fresh):
+    (path,) = write_transcripts(fresh, ["1-1"])
+    assert "nested-rl report RUN --transcripts 1" in Page(path.read_text()).text
+    write_transcripts(fresh, select(fresh, ["1"]))
+    assert "--transcripts" not in Page(path.read_text()).text
+
+
+def test_a_neighbour_that_cannot_be_read_any_more_hinders_nobody(fresh):
+    write_transcripts(fresh, ["0-0"])
+    (fresh.path / "episodes" / "00000-0" / "reward.json").unlink()
+    (path,) = write_transcripts(fresh, ["0-1"])
+    assert path.exists()
+
+
+def test_of_several_jobs_each_is_shown_and_the_sealed_score_is_not(run):
+    episode = scored(run)
+    (job,) = episode.jobs
+    sealed = evolve(
+        job, attempt=1, chosen=False, result=evolve(job.result, post=None, dev=Score.of([1.0, 0.0]), log="sealed")
+    )
+    page = Page(render(run, evolve(episode, jobs=(sealed, job))))
+    assert "Job 1, of attempt 1" in page.text
+    assert "dev score 0.50 · its hidden score stays sealed" in page.text
+    assert f"Job 2, of attempt {job.attempt}, the one that counts" in page.text

@@ -65,9 +65,9 @@ class Showcase:
     curve: Markup
 
 
-def show(run: RunDir, episode: Episode, *, title: str, why: str) -> Showcase:
-    """Read what the agent wrote from the episode's folder."""
-    root = run.episode_dir(episode.group, episode.member)
+def show(run: RunDir, episode: Episode, *, title: str, why: str, under: str = "episodes") -> Showcase:
+    """Read what the agent wrote from the episode's folder. `under` is as of `RunDir.episode_dir`."""
+    root = run.episode_dir(episode.group, episode.member, under=under)
     attempts: list[Attempt] = []
     before: Mapping[str, str] = {}
     for number, validation in enumerate(episode.validations, 1):

@@ -1,7 +1,7 @@
 """`transcripts/GGGGG-M.html`: an episode on a page of its own, as readable as the report and as inert.
 
 Pages are written when somebody asks for them: a run may have thousands of episodes, and each is in its files anyway. Pages that are there
-link to each other, so that a reader goes from one to the next.
+link to each other, so that a reader goes from one to the next. Those of an evaluation are in a folder with its name.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import bisect
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import frozen
 
-from nested_rl.errors import SettingsError
+from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.report import close_ups, talk
 from nested_rl.report.markup import templates
 from nested_rl.report.showcase import show
@@ -24,46 +24,47 @@ from nested_rl.types import JSON, Episode
 
 FOLDER = "transcripts"
 ALL = "all"
-_NAME = re.compile(r"(\d+)-(\d+)")
+_NAME = re.compile(r"(?:([^/.][^/]*)/)?(\d+)-(\d+)")
 _Place = tuple[int, int]
 
 
 def write_transcripts(run: RunDir, episodes: Iterable[Episode | str]) -> list[Path]:
-    """Write the pages of some episodes, given as they are or by name ("00012-3"); their paths, in the run's order.
+    """Write the pages of some episodes and return their paths, in order.
 
-    Pages beside a new one are written again, since it is now their neighbour. An episode that is not finished, or that is of
-    another run, raises SettingsError.
+    Episodes of the run are given as they are or by name ("00012-3"), those of an evaluation by name ("NAME/00000-0"). Pages beside a new
+    one, and those of its group, are written again: they link to it now. One that is not finished raises SettingsError.
     """
-    asked = {_place(episode) for episode in episodes}
-    there = {_parsed(path.stem) for path in (run.path / FOLDER).glob("*-*.html")}
-    order = sorted(there | asked)
-    facts = _Facts(run)
-    for number, place in enumerate(order):
-        beside = order[max(0, number - 1) : number + 2]
-        if place in asked or any(other in asked - there for other in beside):
-            _write(run, place, order, facts)
-    return [page(run, place) for place in order if place in asked]
+    asked: dict[str, set[_Place]] = {}
+    for episode in episodes:
+        evaluation, place = _parsed(episode) if isinstance(episode, str) else ("", (episode.group, episode.member))
+        asked.setdefault(evaluation, set()).add(place)
+    return [path for evaluation in sorted(asked) for path in Shelf(run, evaluation).write(asked[evaluation])]
 
 
 def select(run: RunDir, words: Sequence[str]) -> list[str]:
-    """The names of the episodes that a user asks for: "12" is a whole group, "12-3" one member, "all" every finished episode.
+    """The names of the episodes that a user asks for, in order.
 
+    "12" is a group, "12-3" one member, "all" every finished episode; after the name of an evaluation and a slash they are its own.
     Raises SettingsError for a word that means no finished episode.
     """
-    known = _finished(run)
-    found: set[_Place] = set()
+    found: set[tuple[str, _Place]] = set()
     for word in words:
-        chosen = [place for place in known if word == ALL or _matches(word, place)]
+        evaluation, _, rest = word.rpartition("/")
+        if evaluation and evaluation not in (names := run.evals()):
+            raise UnknownName("evaluation", evaluation, names)
+        known = Shelf(run, evaluation).finished()
+        chosen = [place for place in known if rest == ALL or _matches(rest, place)]
         if not chosen:
-            last = f"the last one is {name(known[-1])}" if known else "there is none yet"
+            last = f"the last one is {name(known[-1])}" if known else "there is none"
             raise SettingsError(
                 f"{run.path} has no finished episode {word!r} ({last}); say GROUP, GROUP-MEMBER or {ALL}"
+                + _of_evaluations(run)
             )
-        found.update(chosen)
-    return [name(place) for place in sorted(found)]
+        found |= {(evaluation, place) for place in chosen}
+    return [f"{evaluation}/{name(place)}".lstrip("/") for evaluation, place in sorted(found)]
 
 
-def name(place: _Place) -> str:
+def name(place: tuple[int, int]) -> str:
     """How an episode is called everywhere.
 
     >>> name((12, 3))
@@ -72,14 +73,14 @@ def name(place: _Place) -> str:
     return f"{place[0]:05d}-{place[1]}"
 
 
-def page(run: RunDir, place: _Place) -> Path:
+def page(run: RunDir, place: tuple[int, int]) -> Path:
     """Where the page of an episode is, or would be."""
-    return run.path / FOLDER / f"{name(place)}.html"
+    return Shelf(run).page(place)
 
 
-def render(run: RunDir, episode: Episode, *, order: Sequence[tuple[int, int]] = ()) -> str:
-    """The page as text. `order` has the episodes (group, member) that have a page, this one among them."""
-    return _render(run, episode, sorted({*order, (episode.group, episode.member)}), _Facts(run))
+def render(run: RunDir, episode: Episode) -> str:
+    """The page of an episode of the run as text, with links to no other page."""
+    return Shelf(run).render(episode, [(episode.group, episode.member)])
 
 
 # ---------------------------------------------------------------- one page
@@ -95,99 +96,121 @@ class Mate:
     here: bool
 
 
-class _Facts:
-    """What the pages of one run share, each read once."""
+class Shelf:
+    """Episodes that stand side by side, and their pages: those of a run, or of one of its evaluations."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, evaluation: str = "") -> None:
         self._run = run
-        self.rewards = functools.lru_cache(maxsize=4)(self._rewards)
+        self._evaluation = evaluation
+        self._under = f"evals/{evaluation}/episodes" if evaluation else "episodes"
+        self._folder = run.path / FOLDER / evaluation
+        self._rewards = functools.lru_cache(maxsize=4)(self._read_rewards)
+
+    def page(self, place: _Place) -> Path:
+        """Where the page of one of them is, or would be."""
+        return self._folder / f"{name(place)}.html"
+
+    def finished(self) -> list[_Place]:
+        """Those that are whole."""
+        return sorted(_places(path.parent.name for path in (self._run.path / self._under).glob("*-*/reward.json")))
+
+    def write(self, asked: set[_Place]) -> list[Path]:
+        """Write the pages of these; those that link to a new one again."""
+        there = set(_places(path.stem for path in self._folder.glob("*-*.html")))
+        order, new = sorted(there | asked), asked - there
+        groups = {group for group, _ in new}
+        for number, place in enumerate(order):
+            beside = order[max(0, number - 1) : number + 2]
+            if place not in asked and place[0] not in groups and new.isdisjoint(beside):
+                continue
+            episode = self._run.read_episode(*place, under=self._under)
+            if episode is not None:
+                write_atomic(self.page(place), self.render(episode, order).encode("utf-8", "replace"))
+            elif place in asked:
+                raise SettingsError(f"{self._run.path} has no finished episode {name(place)}")
+        return [self.page(place) for place in sorted(asked)]
+
+    def render(self, episode: Episode, order: Sequence[_Place]) -> str:
+        """One page. `order` has all that have one, this one among them."""
+        here = (episode.group, episode.member)
+        at = bisect.bisect_left(order, here)
+        rewards = self._rewards(episode.group)
+        known = [reward for reward in rewards.values() if reward is not None]
+        root = "../../" if self._evaluation else "../"
+        return (
+            templates()
+            .get_template("transcript.html.j2")
+            .render(
+                e=episode,
+                name=name(here),
+                run_name=self._run.path.resolve().name,
+                evaluation=self._evaluation,
+                root=root,
+                folder=f"{root}{self._under}/{name(here)}",
+                before=name(order[at - 1]) if at else "",
+                after=name(order[at + 1]) if at + 1 < len(order) else "",
+                mates=list(self._mates(here, rewards, order)),
+                group_mean=sum(known) / len(known) if len(known) > 1 else None,
+                step=self._steps.get(episode.group),
+                task=talk.untold(episode),
+                entries=talk.entries(episode.transcript),
+                end=talk.ENDS.get(episode.transcript.end, episode.transcript.end),
+                attempts=show(self._run, episode, title="", why="", under=self._under).attempts,
+                jobs=close_ups.jobs(episode),
+                baselines=close_ups.baselines(episode),
+                items=close_ups.items(episode),
+                parts=close_ups.parts(episode, self._weights),
+            )
+        )
+
+    def _mates(self, here: _Place, rewards: Mapping[_Place, float | None], order: Sequence[_Place]) -> Iterator[Mate]:
+        for place, reward in rewards.items():
+            link = f"{name(place)}.html" if place in order else ""
+            yield Mate(name=name(place), reward=reward, page=link, here=place == here)
 
     @functools.cached_property
-    def steps(self) -> Mapping[int, int]:
+    def _steps(self) -> Mapping[int, int]:
         """Group → the step (from 1) that trained on it."""
-        rows = self._run.events("step.done")
+        rows = self._run.events("step.done") if not self._evaluation else ()
         return {int(group): int(row["step"]) + 1 for row in rows for group in row.get("groups", ())}
 
     @functools.cached_property
-    def weights(self) -> Mapping[str, float]:
+    def _weights(self) -> Mapping[str, float]:
         """What the default reward multiplies its parts by; empty with another one."""
         return close_ups.weights(self._run.spec)
 
-    def _rewards(self, group: int) -> Mapping[_Place, float | None]:
+    def _read_rewards(self, group: int) -> Mapping[_Place, float | None]:
         """Rewards of a group's finished members; None for masked ones."""
         found: dict[_Place, float | None] = {}
-        for path in sorted((self._run.path / "episodes").glob(f"{group:05d}-*/reward.json")):
+        for path in sorted((self._run.path / self._under).glob(f"{group:05d}-*/reward.json")):
             row: JSON = json.loads(path.read_bytes())
             found[(group, int(row["member"]))] = None if row["masked"] else float(row["reward"])
         return found
 
 
-def _write(run: RunDir, place: _Place, order: Sequence[_Place], facts: _Facts) -> None:
-    episode = run.read_episode(*place)
-    if episode is None:
-        page(run, place).unlink(missing_ok=True)  # of an episode that is being made again
-        raise SettingsError(f"{run.path} has no finished episode {name(place)}")
-    write_atomic(page(run, place), _render(run, episode, order, facts).encode("utf-8", "replace"))
-
-
-def _render(run: RunDir, episode: Episode, order: Sequence[_Place], facts: _Facts) -> str:
-    here = (episode.group, episode.member)
-    at = bisect.bisect_left(order, here)
-    rewards = facts.rewards(episode.group)
-    known = [reward for reward in rewards.values() if reward is not None]
-    return (
-        templates()
-        .get_template("transcript.html.j2")
-        .render(
-            e=episode,
-            name=name(here),
-            run_name=run.path.resolve().name,
-            folder=f"../episodes/{name(here)}",
-            before=name(order[at - 1]) if at else "",
-            after=name(order[at + 1]) if at + 1 < len(order) else "",
-            mates=[
-                Mate(
-                    name=name(place),
-                    reward=reward,
-                    page=f"{name(place)}.html" if place in order else "",
-                    here=place == here,
-                )
-                for place, reward in rewards.items()
-            ],
-            group_mean=sum(known) / len(known) if known else None,
-            step=facts.steps.get(episode.group),
-            task=talk.untold(episode),
-            entries=talk.entries(episode.transcript),
-            end=talk.ENDS.get(episode.transcript.end, episode.transcript.end),
-            attempts=show(run, episode, title="", why="").attempts,
-            jobs=close_ups.jobs(episode),
-            baselines=close_ups.baselines(episode),
-            items=close_ups.items(episode),
-            parts=close_ups.parts(episode, facts.weights),
-        )
-    )
-
-
 # ---------------------------------------------------------------- names
 
 
-def _finished(run: RunDir) -> list[_Place]:
-    found = (run.path / "episodes").glob("*-*/reward.json")
-    return sorted(_parsed(path.parent.name) for path in found)
+def _places(names: Iterable[str]) -> Iterator[_Place]:
+    """Of the names of folders or pages; one of another's making is passed over."""
+    for found in map(_NAME.fullmatch, names):
+        if found is not None:
+            yield int(found[2]), int(found[3])
 
 
-def _place(episode: Episode | str) -> _Place:
-    return _parsed(episode) if isinstance(episode, str) else (episode.group, episode.member)
-
-
-def _parsed(text: str) -> _Place:
+def _parsed(text: str) -> tuple[str, _Place]:
     found = _NAME.fullmatch(text)
     if found is None:
         raise SettingsError(f"{text!r} is not the name of an episode; it is called GROUP-MEMBER, such as 00012-3")
-    return int(found[1]), int(found[2])
+    return found[1] or "", (int(found[2]), int(found[3]))
 
 
 def _matches(word: str, place: _Place) -> bool:
     if _NAME.fullmatch(word):
-        return _parsed(word) == place
+        return _parsed(word)[1] == place
     return word.isdecimal() and int(word) == place[0]
+
+
+def _of_evaluations(run: RunDir) -> str:
+    names = sorted(run.evals())
+    return f", or the same after the name of an evaluation and a slash: {', '.join(names)}" if names else ""
