@@ -277,7 +277,8 @@ class Checkpoint:
     """What training made, on the machine it was made on.
 
     `path` is a folder there; `kind` "full" or "lora"; `work` counts (sampled + trained tokens) × parameters, `work_limit`
-    is what the job was allowed. `curve` is the job's own reward by training step.
+    is what the job was allowed. `curve` is the job's own reward by training step. `peak_memory_gib` is the most that one GPU held, None
+    where nobody looked.
     """
 
     path: str
@@ -289,6 +290,7 @@ class Checkpoint:
     seconds: float = 0.0
     curve: tuple[float, ...] = field(default=(), repr=False)
     log: str = field(default="", repr=False)
+    peak_memory_gib: float | None = None
 
 
 @frozen(kw_only=True)

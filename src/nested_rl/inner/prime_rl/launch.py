@@ -128,6 +128,7 @@ async def launch(
         curve=tuple(answer["curve"]),
         log=_log(facts, notes, answer),
         stop=answer["stop"],
+        peak_memory_gib=answer["peak_mib"] / 1024 if answer.get("peak_mib") else None,
     )
 
 

@@ -62,3 +62,4 @@ class Ended:
     curve: tuple[float, ...] = field(default=(), repr=False)
     log: str = field(default="", repr=False)
     stop: str = "done"
+    peak_memory_gib: float | None = None

@@ -242,6 +242,7 @@ class PrimeRLTrainer(InnerTrainer):
             seconds=ended.seconds,
             curve=ended.curve,
             log=ended.log,
+            peak_memory_gib=ended.peak_memory_gib,
         )
 
     async def order(self, spec: JobSpec, machine: Machine) -> Order:
