@@ -3,10 +3,11 @@
     python controller.py FOLDER URL STATE MOMENT LEASE_S
 
 MOMENT "line": right after the journal has the state, before anything comes of it. "later": in the midst of what belongs to it, with the
-lease being renewed meanwhile.
+lease being renewed meanwhile. "again": in a job, and then in it again on another pod.
 """
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pods
 
 from nested_rl.compute import runpod
 from nested_rl.compute.pool_roster import Journal
+from nested_rl.errors import InfraFault
 from nested_rl.types import Need
 
 FOLDER, URL, STATE, MOMENT, LEASE_S = sys.argv[1:]
@@ -39,6 +41,16 @@ async def preflight(machine, candidate):
         await asyncio.Event().wait()
 
 
+async def until_it_works(compute):
+    """A job that is delivered again after a loss, told each time that it begins."""
+    for program in ("sleep 600", "true"):
+        with contextlib.suppress(InfraFault):
+            async with compute.machine_for(Need(gpus=1), job="one") as machine:
+                there()
+                await machine.run(["sh", "-c", program])
+    await compute.close()
+
+
 async def main():
     runpod.Journal = Stopping
     compute = pods.compute(
@@ -46,6 +58,9 @@ async def main():
     )
     if (STATE, MOMENT) in (("creating", "later"), ("terminating", "later")):
         there()  # who asks knows best when: the server does
+    if MOMENT == "again":
+        await until_it_works(compute)
+        return
     async with compute.machine_for(Need(gpus=1), job="one") as machine:
         if STATE == "busy":
             if MOMENT == "later":

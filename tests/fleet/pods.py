@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -74,6 +75,7 @@ class World:
         self.told = folder / "told"
         self.told.touch()
         self.made = []
+        self.path = os.environ["PATH"]
 
     def compute(self, **more):
         self.made.append(compute(self.folder, self.server.url, **more))
@@ -145,12 +147,36 @@ class World:
         """Its address still takes connections, and nobody answers."""
         self.signal(self.pids(pod), signal.SIGSTOP)
 
+    def sshd(self, pod) -> list[int]:
+        """The listener first, then the sessions; not what runs in them."""
+        return [pid for pid in self.pids(pod) if self.command(pid).startswith("sshd: ")]
+
     def cut(self, pod) -> None:
         """Every SSH session breaks; the listener and what runs stay."""
-        shells = [
-            pid for pid in self.pids(pod) if _command(pid).startswith("sshd: ") and "listener" not in _command(pid)
-        ]
-        self.signal(shells, signal.SIGKILL)
+        sessions = [pid for pid in self.sshd(pod) if "listener" not in self.command(pid)]
+        self.signal(sessions, signal.SIGKILL)
+
+    def restart(self, pod) -> None:
+        """Its container ends and is started again, with an empty disk and another port."""
+        with self.server.lock:
+            self.server._end(pod)
+            shutil.rmtree(self.server.home(pod))
+            self.server._boot(pod)
+
+    @staticmethod
+    def alive(pid) -> bool:
+        """A zombie is not."""
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except OSError:
+            return False
+
+    @staticmethod
+    def command(pid) -> str:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        except OSError:
+            return ""
 
     def lose(self, pod) -> None:
         with self.server.lock:
@@ -177,10 +203,3 @@ class World:
         ledger, meter = self.fake.usd(), sum(row.usd for one in self.made[-1:] for row in one.costs())
         slack_s = REQUESTS_S * len(self.fake.pods) + (LOOK_S + REQUESTS_S) * lost + unseen_s
         assert ledger <= meter <= ledger * 1.02 + slack_s / 3600 * DEAREST, (ledger, meter, slack_s)
-
-
-def _command(pid) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
-    except OSError:
-        return ""

@@ -149,6 +149,12 @@ async def test_an_unknown_host_and_a_refused_login_say_so(sshds, tmp_path):
     with pytest.raises(SettingsError, match="the login was refused"):
         async with backend.machine(Need()):
             pass
+    (tmp_path / "nonsense").write_text("nonsense")
+    for key in ("missing", "nonsense"):
+        backend = compute_of(one.host(key=str(tmp_path / key)))
+        with pytest.raises(SettingsError, match=f"the key .*{key} cannot be used"):
+            async with backend.machine(Need()):
+                pass
     backend = compute_of(one.host(python="/bin/false"))
     with pytest.raises(SettingsError, match="/bin/false ended with 1"):
         async with backend.machine(Need()):

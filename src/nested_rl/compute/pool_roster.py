@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from nested_rl import redact, serialize
+from nested_rl import redact, scratch, serialize
 from nested_rl.clock import Clock
 from nested_rl.compute.pool_name import PodName
 from nested_rl.compute.provider import Candidate, Pod
@@ -243,8 +244,15 @@ class Journal(Log):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            who = os.read(self._lock, 100).decode(errors="replace")
             os.close(self._lock)
-            raise SettingsError(f"{path}: another controller has these pods; stop it first") from None
+            raise SettingsError(
+                f"another controller{who and f' ({who})'} has the pods of {path.parent} and runs. Wait for its end or stop it; a "
+                "second run at the same time needs a folder of its own: RunpodCompute(..., folder='~/.nested_rl/another')"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"process {os.getpid()} of {socket.gethostname()}".encode(), 0)
+        scratch.sweep(path.parent)
 
     def release(self) -> None:
         """Close it, and let another controller have the pods."""

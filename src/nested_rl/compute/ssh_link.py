@@ -95,7 +95,10 @@ class Link:
                     raise MachineLost(
                         f"{self.host.address} does not answer: {error or type(error).__name__}"
                     ) from error
-                await self._reconnect(deadline_s)
+                try:
+                    await self._reconnect(deadline_s)
+                except SettingsError as wrong:  # it was right before: whoever answers now is not our machine
+                    raise MachineLost(str(wrong)) from wrong
                 continue
             raised(told)
             return told, body

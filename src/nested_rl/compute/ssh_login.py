@@ -120,7 +120,7 @@ async def login(
     user, name, port = host.parts
     options: dict[str, Any] = {"username": user} if user else {}
     if host.key is not None:
-        options |= {"client_keys": [os.path.expanduser(host.key)], "agent_path": None}  # noqa: ASYNC240, PTH111  text only
+        options |= {"client_keys": _keys(host), "agent_path": None}
     if host.host_key is not None:
         options["known_hosts"] = ([ssh.import_public_key(host.host_key)], [], [])
     elif known_hosts is not None:
@@ -145,6 +145,15 @@ async def login(
     except ssh.Error as error:
         raise ConnectionError(str(error)) from error
     return connection
+
+
+def _keys(host: Host) -> Any:
+    """Its private key, read here: what is wrong with it is no fault of the machine."""
+    assert host.key is not None
+    try:
+        return library().load_keypairs([os.path.expanduser(host.key)])  # noqa: PTH111  text only
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{host.address}: the key {host.key} cannot be used ({error})") from error
 
 
 async def take(connection: asyncssh.SSHClientConnection, host: Host, *, lease_s: float) -> str:
