@@ -145,6 +145,22 @@ def test_one_goes_from_episode_to_episode_and_to_the_report_by_key(run, visit):
     assert not seen.errors
 
 
+def test_the_report_leads_to_pages_of_episodes_and_back(run, visit):
+    report = run.path / "report.html"
+    page, seen = visit(report)
+    page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
+    links = page.locator("a[href^='transcripts/']")
+    names = {link.get_attribute("href") for link in links.all()}
+    assert names
+    assert all((run.path / name).is_file() for name in names)
+    links.first.click()
+    page.wait_for_url("**/transcripts/*.html")
+    assert page.locator("h1").text_content().startswith("Episode")
+    page.get_by_role("link", name="report").first.click()
+    page.wait_for_url(report.as_uri())
+    assert (seen.console, seen.errors) == ([], [])
+
+
 def test_nothing_that_an_agent_writes_comes_to_life(hostile, visit):
     for path in [hostile.path / "report.html", *sorted((hostile.path / "transcripts").glob("*.html"))]:
         page, seen = visit(path)

@@ -48,8 +48,8 @@ def write_report(run: RunDir) -> Path:
 
 
 def write_digest(run: RunDir, digest: Digest) -> Path:
-    """The same, of what was read already. The episodes that the page links to get pages of their own, once."""
-    there = {path.stem for path in (run.path / transcripts.FOLDER).glob("*.html")}
+    """The same, of what was read already. The episodes that the page links to get pages of their own, once while the run goes on."""
+    there = set() if digest.finished else {path.stem for path in (run.path / transcripts.FOLDER).glob("*.html")}
     transcripts.write_transcripts(run, [place for place in _linked(digest) if place not in there])
     path = run.path / "report.html"
     write_atomic(path, render_digest(run, digest).encode("utf-8", "replace"))
