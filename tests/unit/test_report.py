@@ -257,6 +257,19 @@ def test_a_run_directory_with_nothing_but_the_question_has_a_page(tmp_path):
     assert "Report:" in summary(run)
 
 
+def test_a_share_of_no_valid_job_is_not_known_rather_than_nought(tmp_path):
+    run = make_run(tmp_path / "run", steps=3, groups_per_step=2, group_size=4)
+    rows = run.metrics()
+    rows[0] |= {"validation/valid": 0.5}
+    rows[1] |= {"validation/valid": 0.0, "base/share_strongest": 0.0, "tools/baselines": 0.0}
+    run.rewrite_metrics(rows)
+    found = digest.read(run)
+    assert math.isnan(found.column("base/share_strongest")[1])
+    assert found.column("tools/baselines")[1] == 0.0
+    assert math.isfinite(found.column("base/share_strongest")[0])
+    assert found.end("base/share_strongest").n == sum(row["validation/valid"] > 0 for row in rows) < 3
+
+
 def test_a_reward_of_ones_own_with_other_names_and_any_size(tmp_path):
     run = make_run(tmp_path / "run", steps=3, groups_per_step=2, group_size=4)
     rows = run.metrics()

@@ -124,6 +124,19 @@ def test_the_page_has_the_timeline_of_a_run_with_a_queue(tmp_path):
     assert "waiting in the queue 1.0 s; waiting for a machine 1.0 s; training 2.0 s; scoring 1.0 s" in text
 
 
+def test_reading_the_queue_leaves_nothing_behind(tmp_path):
+    run = make_run(tmp_path / "run", steps=1, groups_per_step=1, group_size=2)
+    queue = sqlite3.connect(run.path / "queue.sqlite")
+    queue.execute("PRAGMA journal_mode=WAL")
+    queue.execute("CREATE TABLE jobs (key, put_at, result)")
+    queue.execute("INSERT INTO jobs VALUES ('a', 5.0, NULL)")
+    queue.commit()
+    assert timeline._asked(run)["a"]["put_at"] == 5.0, "while its owner has it open"
+    queue.close()
+    assert timeline._asked(run)["a"]["put_at"] == 5.0
+    assert [path.name for path in run.path.glob("queue*")] == ["queue.sqlite"]
+
+
 def test_a_queue_that_cannot_be_read_leaves_its_part_out(tmp_path):
     run = make_run(tmp_path / "run", steps=1, groups_per_step=1, group_size=2)
     (run.path / "queue.sqlite").write_bytes(b"no database at all, but long enough to be looked into" * 9)

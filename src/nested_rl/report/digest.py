@@ -30,6 +30,8 @@ ENDS: Mapping[str, tuple[str, str]] = {
     "deadline": ("out of time", "The episode's deadline passed before a job was accepted."),
 }
 """Ends of a transcript that are failures, as (kind, in words)."""
+OF_VALID = ("base/share_strongest", "job/share_advanced", "job/share_own_family")
+"""Metrics that are shares of the step's valid jobs; a row has 0 where there is none."""
 ENDINGS = ("run.started", "run.stopped", "run.failed", "run.finished")
 """Events of the journal by which a process takes a run over and leaves it."""
 
@@ -172,8 +174,11 @@ class Digest:
         return sum(row.get(key, 0.0) for row in self.rows)
 
     def column(self, key: str) -> list[float]:
-        """A metric by step; NaN where a row lacks it."""
-        return [float(row.get(key, math.nan)) for row in self.rows]
+        """A metric by step; NaN where a row lacks it, and where a share of valid jobs is a share of none."""
+        of_none = [key in OF_VALID and row.get("validation/valid") == 0 for row in self.rows]
+        return [
+            math.nan if none else float(row.get(key, math.nan)) for row, none in zip(self.rows, of_none, strict=True)
+        ]
 
     @property
     def reward_parts(self) -> list[str]:
@@ -191,14 +196,16 @@ class Digest:
 
     def _around(self, key: str, steps: Sequence[int]) -> Interval:
         steps = [step for step in steps if step <= self.done]
-        values = [self.rows[step - 1].get(key, math.nan) for step in steps]
+        column = self.column(key)
+        values = [column[step - 1] for step in steps]
         if key == "reward/mean":
             found = intervals.of(self.rewards(steps))
             if found.n:
                 half = found.high - found.value
                 mean = sum(values) / len(values)
                 return Interval(mean, mean - half, mean + half, found.n)
-        return Interval(sum(values) / len(values) if values else math.nan, math.nan, math.nan, len(values))
+        known = [v for v in values if math.isfinite(v)]
+        return Interval(sum(known) / len(known) if known else math.nan, math.nan, math.nan, len(known))
 
 
 def read(run: RunDir) -> Digest:
