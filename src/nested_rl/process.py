@@ -6,6 +6,7 @@ this computer until the next boot.
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -16,8 +17,12 @@ def identity(pid: int | None = None) -> str:
     >>> alive(identity())
     True
     """
-    pid = os.getpid() if pid is None else pid
-    return f"{_namespace()}-{pid}-{_started(pid)}"
+    return _own(os.getpid()) if pid is None else f"{_namespace()}-{pid}-{_started(pid)}"
+
+
+@functools.lru_cache(maxsize=1)
+def _own(pid: int) -> str:
+    return identity(pid)  # it never changes, and every file that is written asks for it
 
 
 def alive(told: str) -> bool:

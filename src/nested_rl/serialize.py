@@ -139,9 +139,20 @@ def _check_finite(data: JSON, path: tuple[str | int, ...]) -> None:
     if isinstance(data, dict):
         for key, value in data.items():
             _check_finite(value, (*path, key))
-    elif isinstance(data, list) and not all(type(x) is int for x in data):
+    elif isinstance(data, list) and not _all_finite(data):
         for index, value in enumerate(data):
             _check_finite(value, (*path, index))
+
+
+def _all_finite(data: list[Any]) -> bool:
+    """Whether these are numbers and texts alone, and finite. Ids and log-probabilities are many: no call for each."""
+    kinds = set(map(type, data))
+    if not _SCALARS.issuperset(kinds):
+        return False
+    return float not in kinds or all(map(math.isfinite, (x for x in data if type(x) is float)))
+
+
+_SCALARS = frozenset({int, float, bool, str, type(None)})
 
 
 # ---------------------------------------------------------------- from plain data

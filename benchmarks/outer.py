@@ -1,0 +1,134 @@
+"""What the outer loop adds: a pilot's wall-clock against the CPU-seconds of what it is for, and the controller's own share.
+
+    python benchmarks/outer.py [--steps 25] [--profile FILE]
+
+Jobs, scoring and the forks of probes run in processes of their own, and are taken from the operating system's accounts; the
+agent's sampling and updates, probes and grading are timed in the controller's threads. What the controller uses besides is
+its own. Writes benchmarks/results/outer.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import functools
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import record
+
+import nested_rl as nrl
+from nested_rl.jobs import validate
+from nested_rl.nano import threads
+from nested_rl.scorers import nano as scorer
+from nested_rl.trainers import nano as trainer
+from nested_rl.trainers import nano_policy
+
+TARGETS = {"wall": 1.25, "controller_s": 0.02}
+
+
+class Account:
+    """CPU-seconds of parts of the controller's work, by name."""
+
+    def __init__(self) -> None:
+        self.spent = {"agent": 0.0, "probes": 0.0, "grading": 0.0}
+
+    def of(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, on the account of `part`. It runs in one thread from beginning to end."""
+
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.spent[part] += time.thread_time() - started
+
+        return counted
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """While it is open, work is put on it."""
+        in_engine = threads.in_engine
+
+        async def counted(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            return await in_engine(self.of("agent", work), *args, **kwargs)
+
+        places = [
+            (trainer, "in_engine", counted),
+            (nano_policy, "in_engine", counted),
+            (validate, "examine", self.of("probes", validate.examine)),
+            (scorer, "graded", self.of("grading", scorer.graded)),
+        ]
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+        for owner, name, function in places:
+            setattr(owner, name, function)
+        try:
+            yield
+        finally:
+            for owner, name, function in before:
+                setattr(owner, name, function)
+
+
+def children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def pilot(steps: int, seed: int, profile: Path | None) -> dict[str, float]:
+    """One pilot from scratch, and its bill."""
+    account, profiler = Account(), cProfile.Profile()
+    with tempfile.TemporaryDirectory() as folder, account.open():
+        before, before_children, started = time.process_time(), children_s(), time.perf_counter()
+        if profile:
+            profiler.enable()
+        run = nrl.Experiment().run(steps=steps, seed=seed, out=Path(folder) / "run", quiet=True)
+        profiler.disable()
+        wall_s = time.perf_counter() - started
+        controller, processes = time.process_time() - before, children_s() - before_children
+        episodes = sum(1 for _ in (run.path / "episodes").iterdir())
+    if profile:
+        profiler.dump_stats(profile)
+    inside = sum(account.spent.values())
+    cores = os.cpu_count() or 1
+    return {
+        "wall_s": wall_s,
+        "episodes": episodes,
+        "jobs_scoring_forks_s": processes,
+        **{f"{part}_s": seconds for part, seconds in account.spent.items()},
+        "controller_s": controller - inside,
+        "controller_s_per_episode": (controller - inside) / episodes,
+        "wall_over_work": wall_s / ((processes + inside) / cores),
+        "busy_cores": (processes + controller) / wall_s,
+    }
+
+
+def main() -> None:
+    """Print the table and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--profile", type=Path, help="write a profile of the controller's main thread there")
+    asked = parser.parse_args()
+    found = pilot(asked.steps, 0, asked.profile)
+    calibration = record.interleaved({}, rounds=15)[record.CALIBRATION]
+    row = {name: record.significant(value) for name, value in found.items()}
+    record.show(f"A pilot of {asked.steps} steps on {os.cpu_count()} cores", ("what", "value"), list(row.items()))
+    record.write(
+        "outer",
+        calibration_s=record.median(calibration),
+        seconds={"controller, an episode": found["controller_s_per_episode"]},
+        ratios={"wall-clock ÷ (work ÷ cores)": found["wall_over_work"]},
+        targets=TARGETS,
+        settings={"steps": asked.steps, "cores": os.cpu_count()},
+        rows=[row],
+    )
+
+
+if __name__ == "__main__":
+    main()
