@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from attrs import define, evolve, field, frozen
 
@@ -38,6 +39,8 @@ from nested_rl.types import (
     Validation,
 )
 from nested_rl.waiting import within
+
+T = TypeVar("T")
 
 
 def derived(*parts: object) -> int:
@@ -76,8 +79,8 @@ class Parts:
     """Keys of jobs that some episode has put in the queue already: the next one reuses the result."""
     valid: dict[str, Validation] = field(factory=dict)
     """Accepted drafts by digest and family. A probe's verdict is a function of the bytes, so it is asked once."""
-    admit: Callable[[str, float], None] = lambda key, usd: None  # noqa: ARG005
-    """Reserves the worst case of a job before it is queued; raises BudgetExceeded."""
+    admit: Callable[[str, float], Awaitable[None]] | None = None
+    """Reserves the worst case of a job (its key, its seconds) before it is queued; waits for room, or raises BudgetExceeded."""
     charge: Callable[[Place, float], None] = lambda place, usd: None  # noqa: ARG005
     """Is told what the agent's turns cost, however its episode ends."""
     waive: Callable[[str], None] = lambda key: None  # noqa: ARG005
@@ -157,12 +160,17 @@ class EpisodeDesk(Desk):
             dev=self._parts.max_jobs > 1,
         )
         key = f"{self.task.family}-k{self.task.difficulty}-{spec.digest[:24]}-s{seed}{'-dev' if spec.dev else ''}"
+        if self._parts.admit is not None and key not in self._parts.queued:
+            await self._excused(self._parts.admit(key, spec.timeout_s))
         reused = key in self._parts.queued
-        if not reused:
-            self._parts.admit(key, spec.timeout_s)
-            self._parts.queued.add(key)
-        job = await self._parts.queue.put(spec, key=key)
-        if job.state is JobState.DONE and not reused:
+        self._parts.queued.add(key)
+        try:
+            job = await self._parts.queue.put(spec, key=key)
+        except BaseException:  # what nobody knows to be queued would keep its money for ever
+            self._parts.queued.discard(key)
+            self._parts.waive(key)
+            raise
+        if job.state is JobState.DONE:
             self._parts.waive(key)
         self.accepted.append(Accepted(job=job, attempt=len(self.validations), reused=reused))
 
@@ -177,20 +185,24 @@ class EpisodeDesk(Desk):
         return job.result
 
     async def feedback(self) -> Feedback:
-        self._waiting_since = self._parts.clock.monotonic()
-        try:
-            result = await self.result()
-        finally:
-            self._waited_s, self._waiting_since = self.waited_s, None
+        result = await self._excused(self.result())
         if result.dev is not None:
             return Feedback(score=round(result.dev.value, 2))
         return Feedback(
             error="it could not be run, which is no fault of yours" if result.fault == "infra" else result.error
         )
 
+    async def _excused(self, waiting: Awaitable[T]) -> T:
+        """What `waiting` gives; the time until then is not the agent's."""
+        self._waiting_since = self._parts.clock.monotonic()
+        try:
+            return await waiting
+        finally:
+            self._waited_s, self._waiting_since = self.waited_s, None
+
     @property
     def waited_s(self) -> float:
-        """How long the agent has waited for its jobs, which is not its time."""
+        """How long the agent has waited for its jobs and for the money for them, which is not its time."""
         since = self._waiting_since
         return self._waited_s + (self._parts.clock.monotonic() - since if since is not None else 0.0)
 

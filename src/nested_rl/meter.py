@@ -7,10 +7,14 @@ what they pay for, so a row written twice (after a crash) counts once. A budget 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from nested_rl.clock import Clock
 from nested_rl.errors import BudgetExceeded
 from nested_rl.types import JSON, Budget
+
+FIRST_HOURS: Final = 0.1
+"""The first minutes of a run say nothing about its rate."""
 
 
 class Meter:
@@ -80,6 +84,15 @@ class Meter:
         self._reserved.pop(instead, None)
         self._reserved[key] = usd
 
+    def later(self, usd: float) -> bool:
+        """Whether `usd` that is refused now may be granted later: when work in flight was cheaper than feared, or the rate has fallen."""
+        hours = (self._clock.monotonic() - self._started_s) / 3600
+        if self._budget.hours is not None and hours > self._budget.hours:
+            return False
+        if self._budget.usd is not None and usd > self._budget.usd - self._spent_usd:
+            return False
+        return self.reserved_usd > 0 or self._too_fast(hours)
+
     def _allow(self, usd: float, more_usd: float) -> None:
         if more_usd > self.left_usd + 1e-9:
             raise BudgetExceeded(
@@ -89,10 +102,12 @@ class Meter:
         hours = (self._clock.monotonic() - self._started_s) / 3600
         if self._budget.hours is not None and hours > self._budget.hours:
             raise BudgetExceeded(f"the budget of {self._budget.hours} hours is used up; run again to go on")
-        # The first minutes of a run say nothing about its rate.
-        rate = self._here_usd / max(hours, 0.1)
-        if self._budget.usd_per_hour is not None and rate > self._budget.usd_per_hour:
+        if self._too_fast(hours):
+            rate = self._here_usd / max(hours, FIRST_HOURS)
             raise BudgetExceeded(f"spending ${rate:.2f} an hour, the budget allows ${self._budget.usd_per_hour:.2f}")
+
+    def _too_fast(self, hours: float) -> bool:
+        return self._here_usd / max(hours, FIRST_HOURS) > self.most_usd_per_hour
 
     def release(self, key: str) -> None:
         """Give a reservation back unspent."""

@@ -6,11 +6,12 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final
 
 from attrs import define, field, frozen
 
 from nested_rl import arrears
-from nested_rl.alarms import AlarmRules, Alarms
+from nested_rl.alarms import BUDGET, AlarmRules, Alarms
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.episode import Parts, Place
@@ -32,6 +33,8 @@ from nested_rl.types import JSON, Budget, Need
 from nested_rl.worker import Workers
 
 Watcher = Callable[[str, Mapping[str, JSON]], None]
+ROOM_S: Final = 1.0
+"""How often a job that there is no room for in the budget asks again."""
 Pay = Callable[[Mapping[str, JSON]], None]
 
 
@@ -164,7 +167,7 @@ async def opened(
         await stack.enter_async_context(workers)
         yield Session(
             trainer=hired.trainer,
-            parts=_parts(chosen, hired, meter, workers, job_seeds=job_seeds),
+            parts=_parts(chosen, hired, meter, workers, alarms, job_seeds=job_seeds),
             baselines=baselines,
             meter=meter,
             workers=workers,
@@ -182,13 +185,23 @@ def _payer(compute: ComputeBackend, meter: Meter, run: RunDir) -> Pay:
     return lambda row: None  # noqa: ARG005
 
 
-def _parts(chosen: Choice, hired: Hired, meter: Meter, workers: Workers, *, job_seeds: int) -> Parts:
+def _parts(chosen: Choice, hired: Hired, meter: Meter, workers: Workers, alarms: Alarms, *, job_seeds: int) -> Parts:
     """What every episode shares."""
 
-    def admit(key: str, seconds: float) -> None:
-        if workers.refused is not None:
-            raise BudgetExceeded(str(workers.refused))
-        meter.reserve(key, hired.usd_per_hour * seconds / 3600)
+    async def admit(key: str, seconds: float) -> None:
+        usd = hired.usd_per_hour * seconds / 3600
+        while True:
+            if workers.refused is not None:
+                raise BudgetExceeded(str(workers.refused))
+            try:
+                meter.reserve(key, usd)
+            except BudgetExceeded as error:
+                if not meter.later(usd):
+                    raise
+                alarms.set(BUDGET, f"jobs wait for money that is set aside for others: {error}")
+                await chosen.clock.sleep(ROOM_S)
+            else:
+                return
 
     return Parts(
         harness=hired.harness,

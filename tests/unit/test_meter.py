@@ -98,3 +98,21 @@ def test_a_budget_of_nothing_is_one():
     m.reserve("free", 0.0)
     with pytest.raises(BudgetExceeded):
         m.reserve("paid", 0.01)
+
+
+async def test_what_is_refused_now_may_be_granted_when_others_were_cheaper_and_never_past_the_cap():
+    clock = VirtualClock()
+    m = Meter(Budget(usd=2.0, usd_per_hour=5.0, hours=3.0), clock=clock, write=lambda row: None)
+    m.reserve("a", 1.5)
+    with pytest.raises(BudgetExceeded):
+        m.reserve("b", 1.0)
+    assert m.later(1.0)
+    assert not m.later(2.1)
+    m.settle("a", 0.9, kind="job")
+    assert not m.later(1.2)  # nothing is under way that could be cheaper
+    assert m.later(1.0)  # nine dollars an hour so far, which time will mend
+    await clock.run(clock.sleep(3600))
+    assert not m.later(1.0)
+    m.reserve("b", 1.0)
+    await clock.run(clock.sleep(3 * 3600))
+    assert not m.later(0.1)
