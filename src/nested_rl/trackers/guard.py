@@ -21,7 +21,7 @@ _LOOK_S = 0.2
 """So often somebody who waits for a tracker looks whether he still should."""
 
 
-def guarded(trackers: Sequence[Tracker], *, queue_size: int = 1000, close_timeout_s: float = 10.0) -> Guarded:
+def guarded(trackers: Sequence[Tracker], *, queue_size: int = 1000, close_timeout_s: float = 30.0) -> Guarded:
     """All trackers as one that returns at once and never raises. What they get holds no secrets.
 
     Each tracker works on a thread of its own, fed by a queue of `queue_size` calls; what does not fit is dropped and
