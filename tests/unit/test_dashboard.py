@@ -1,5 +1,6 @@
 """One tracker for trackio and wandb: what it asks of them, what it says before a run starts, and that a run outlives it."""
 
+import asyncio
 import functools
 import math
 import sys
@@ -7,10 +8,12 @@ import threading
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from supervised import World
 
 import nested_rl as nrl
 from nested_rl import parts
 from nested_rl.cli import runfile
+from nested_rl.clock import VirtualClock
 from nested_rl.errors import MissingExtra, SettingsError, UnknownName
 from nested_rl.interfaces import Tracker
 from nested_rl.trackers import guard
@@ -152,16 +155,18 @@ class Stuck(Tracker):
 
 
 def test_a_run_ends_though_a_tracker_never_comes_back(tmp_path, monkeypatch):
+    """Time is virtual: whatever the run waited for would have to be woken by it, and a stuck thread never is."""
     monkeypatch.setattr(guard, "guarded", functools.partial(guard.guarded, close_timeout_s=0.05))
-    stuck = Stuck()
+    stuck, clock = Stuck(), VirtualClock()
+    world = World(tmp_path / "run", trackers=[stuck], clock=clock)
+    asked = {"steps": 3, "groups_per_step": 2, "group_size": 2, "eval_every": 1, "out": world.path, "quiet": True}
     try:
-        run = nrl.Experiment(trackers=[stuck]).run(
-            2, groups_per_step=1, group_size=2, eval_every=0, out=tmp_path / "run", quiet=True
-        )
+        asyncio.run(clock.run(world.experiment.run_async(**asked)))
         assert stuck.called.is_set()
-        assert run.finished
-        alarms = [row for row in run._dir.events("alarm") if row["name"] == "tracker"]
-        assert "Stuck did not close" in alarms[-1]["message"]
+        assert world.files.finished
+        told = [row["message"] for row in world.files.events("alarm") if row["name"] == "tracker"]
+        assert "Stuck did not close" in told[-1]
+        world.assert_all_given_back()
     finally:
         stuck.release.set()
 
