@@ -7,10 +7,22 @@ import pytest
 
 from nested_rl import matrix
 from nested_rl.clock import VirtualClock
+from nested_rl.compute import runpod
 from nested_rl.compute.pool_market import JOB_S, Market
-from nested_rl.compute.provider import Candidate
+from nested_rl.compute.provider import Candidate, Provider
+from nested_rl.compute.runpod import RunpodCompute
 from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.matrix import Row
+
+
+class Nobody(Provider):
+    """Is never asked."""
+
+    async def _never(self, *_: object) -> None:
+        raise AssertionError
+
+    create = list = get = terminate = prices = close = _never
+
 
 A40 = Row(
     candidate="NVIDIA A40",
@@ -82,6 +94,15 @@ def test_a_pool_starts_from_the_table():
     kinds = [*Candidate.read("NVIDIA A40"), *Candidate.read("2x NVIDIA A40"), *Candidate.read("NVIDIA RTX A5000")]
     market = Market(kinds, clock=VirtualClock(), job_s=matrix.paid_seconds([A40]), chance=random.Random(0))
     assert [market.records[one].seconds for one in kinds] == [600.0, 600.0, JOB_S, JOB_S, JOB_S, JOB_S]
+
+
+def test_rented_machines_start_from_it(tmp_path, monkeypatch):
+    matrix.write(tmp_path / "gpus.json", [A40])
+    monkeypatch.setattr(runpod, "library", lambda: None)
+    compute = RunpodCompute(["NVIDIA A40"], matrix=tmp_path / "gpus.json", folder=tmp_path, provider=Nobody())
+    assert {record.seconds for record in compute._opened().market.records.values()} == {600.0}
+    with pytest.raises(SettingsError, match=r"none\.json"):
+        RunpodCompute(["NVIDIA A40"], matrix=tmp_path / "none.json")
 
 
 def test_it_is_shown_with_what_nobody_knows():

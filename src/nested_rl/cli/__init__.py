@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from nested_rl import __version__, redact, sync
 from nested_rl.cli import (
+    bench,
     doctor,
     evaluating,
     exporting,
@@ -53,6 +54,7 @@ for _command in (
     retro.retro,
     exporting.export,
     publishing.publish,
+    bench.bench_gpus,
     doctor.doctor,
 ):
     app.command(_command)
@@ -73,6 +75,7 @@ for _place, _name in enumerate(
         "tasks",
         "jobs",
         "machines",
+        "bench-gpus",
         "models",
         "doctor",
     )

@@ -28,6 +28,7 @@ from nested_rl.compute.ssh_login import Host, WrongHostKey, library
 from nested_rl.compute.ssh_machine import SSHMachine
 from nested_rl.errors import MachineLost, SettingsError
 from nested_rl.interfaces import Account, ComputeBackend, Machine
+from nested_rl.matrix import paid_seconds, read
 from nested_rl.types import Need
 from nested_rl.waiting import uninterrupted
 
@@ -49,7 +50,7 @@ class RunpodCompute(ComputeBackend):
     with the same folder, which takes over its pods. A pod ends itself when nobody has been heard of for `lease_s` (`grace_s` before the
     first time), or after `terms.ttl_s`. `account` (a `Meter`) limits what the pods may cost. The pods' figures are in `costs()`.
     `bases` are looked for, or downloaded, and hashed before a pod gets its first job. `provider` "sdk" is the official package, with
-    the extra `runpod-sdk`.
+    the extra `runpod-sdk`. `matrix` is a table of `nested-rl bench-gpus`: what jobs are expected to take on each kind, until some have run.
 
     >>> compute = RunpodCompute(["2x NVIDIA RTX A5000", "NVIDIA A40"], max_machines=16)   # doctest: +SKIP
     >>> [f"{offer.gpus} x {offer.gpu_memory_gib:g} GiB" for offer in compute.offers()]    # doctest: +SKIP
@@ -74,6 +75,7 @@ class RunpodCompute(ComputeBackend):
         terms: Terms | None = None,
         account: Account | None = None,
         bases: Sequence[str] = (),
+        matrix: str | os.PathLike[str] | None = None,
         preflight: Check | None = None,
         recheck: Check = recheck,
         provider: Provider | Literal["rest", "sdk"] = "rest",
@@ -94,6 +96,7 @@ class RunpodCompute(ComputeBackend):
         self._lease_s, self._grace_s = lease_s, grace_s
         self._patience_s, self._keepalive_s = patience_s, keepalive_s
         self._terms, self._account, self._ledger = terms or Terms(), account, ""
+        self._job_s = paid_seconds(read(matrix)) if matrix is not None else {}
         self._preflight, self._recheck = preflight or Preflight(bases=tuple(bases)), recheck
         self._clock = clock or SystemClock()
         self._pool: PodPool | None = None
@@ -182,6 +185,7 @@ class RunpodCompute(ComputeBackend):
                 max_machines=self._max_machines,
                 terms=self._terms,
                 account=self._account,
+                job_s=self._job_s,
                 clock=self._clock,
             )
             if self._account is not None:
