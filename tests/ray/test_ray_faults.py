@@ -143,9 +143,20 @@ async def test_jobs_that_need_a_gpu_on_a_node_with_one_run_one_after_the_other(c
     assert (most, seen) == (1, ["0\n"] * 3)
 
 
+async def test_machines_on_one_node_have_gpus_of_their_own(compute, node):
+    await node(num_cpus=2, num_gpus=2, resources={"pair": 2})
+    backend = compute(2, gpus=1, resources={"pair": 1})
+    async with backend.machine(Need(gpus=1)) as one, backend.machine(Need(gpus=1)) as two:
+        assert {one.gpu_ids, two.gpu_ids} == {(0,), (1,)}
+        for machine in (one, two):
+            told = (await machine.run(["printenv", "CUDA_VISIBLE_DEVICES"])).stdout
+            assert told == f"{machine.gpu_ids[0]}\n"
+
+
 async def test_a_machine_that_asked_for_no_gpu_sees_none(compute):
     async with compute(1).machine(Need()) as machine:
         assert (await machine.run(["printenv", "CUDA_VISIBLE_DEVICES"])).stdout == "\n"
+        assert machine.gpu_ids == ()
 
 
 async def test_an_actor_that_is_killed_takes_everything_with_it_and_the_next_lease_gets_another(compute):

@@ -294,6 +294,16 @@ def located(monkeypatch):
     monkeypatch.setattr(weights, "locate", locate)
 
 
+async def test_a_machine_that_shares_its_computer_gets_its_own_gpus(prime, located):
+    one, two, none = Asked(*[48 * 1024] * 4), Asked(24 * 1024, 48 * 1024, 8 * 1024, 48 * 1024), Asked(48 * 1024)
+    one.gpu_ids, two.gpu_ids, none.gpu_ids = (2,), (1, 3), ()
+    assert (await prime.order(spec(), one)).gpus == "2,2"
+    assert (await prime.order(spec(), two)).gpus == "1,3"
+    assert await trainer.gpus(two) == (48.0, 48.0)
+    with pytest.raises(InfraFault, match="no GPU"):
+        await prime.order(spec(), none)
+
+
 async def test_an_order_is_made_for_the_gpus_at_hand(prime, located):
     one = await prime.order(spec(), Asked(24_564))
     two = await prime.order(spec(), Asked(24_564, 24_564, 24_564))

@@ -26,6 +26,17 @@ ATTEMPTS: Final = 3
 class RayMachine(SSHMachine):
     """An actor's machine; it is asked as one behind SSH is, through the actor. Raises MachineLost when the actor or its node dies."""
 
+    @property
+    def gpu_ids(self) -> tuple[int, ...]:
+        """Which GPUs of its node are its own, as the driver counts them: others may be somebody else's.
+
+        Raises MachineLost where the cluster names them otherwise.
+        """
+        told = self._link.host.env.get("CUDA_VISIBLE_DEVICES", "")
+        if not all(part.strip().isdigit() for part in told.split(",") if told):
+            raise MachineLost(f"{self.id}: its GPUs are named {told!r}, not by their numbers")
+        return tuple(int(part) for part in told.split(",") if told)
+
     async def beat(self) -> None:
         """Is it still there? Raises MachineLost."""
         await self._link.ask("beat")

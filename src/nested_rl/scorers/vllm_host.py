@@ -29,7 +29,15 @@ from nested_rl.model_files import ADAPTER, ADAPTER_CONFIG, BASE_FILES, IMAGE_BIN
 Order = Mapping[str, Any]
 
 IMAGE_PYTHON = f"{IMAGE_BIN}/python"
-KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NESTED_RL_MACHINE")
+KEPT = (
+    "PATH",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "NESTED_RL_MACHINE",
+)
 """Variables of the machine that the server gets."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as --max-lora-rank."""

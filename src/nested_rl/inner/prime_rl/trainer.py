@@ -261,7 +261,7 @@ class PrimeRLTrainer(InnerTrainer):
             kind=job.kind(config),
             steps=config["training"]["steps"],
             digest=spec.digest,
-            gpus=placement.devices,
+            gpus=_named(placement.devices, machine),
             argv=self._argv,
             deadline_s=_TRAINING_SHARE * spec.timeout_s,
         )
@@ -281,6 +281,18 @@ class PrimeRLTrainer(InnerTrainer):
         return name if name in own else next((str(f.card.folder) for f in further), name)
 
 
+def _held(machine: Machine) -> tuple[int, ...] | None:
+    """Which GPUs of its computer a machine has, as the driver counts them; None where it has them all. See `compute.ray.RayMachine`."""
+    held: tuple[int, ...] | None = getattr(machine, "gpu_ids", None)
+    return held
+
+
+def _named(devices: str, machine: Machine) -> str:
+    """Devices that are counted among a machine's own, as its computer counts them."""
+    held = _held(machine)
+    return devices if held is None else ",".join(str(held[int(place)]) for place in devices.split(","))
+
+
 async def gpus(machine: Machine) -> tuple[float, ...]:
     """The memory of each GPU of a machine, in GiB. InfraFault when it has none that answers."""
     try:
@@ -288,6 +300,9 @@ async def gpus(machine: Machine) -> tuple[float, ...]:
         found = tuple(int(line) / 1024 for line in done.stdout.split()) if done.returncode == 0 else ()
     except (OSError, TimeoutError, ValueError) as error:
         raise InfraFault(f"{machine.id}: its GPUs could not be asked for: {error}") from error
+    held = _held(machine)
+    if held is not None and found:
+        found = tuple(found[place] for place in held if place < len(found))
     if not found:
         raise InfraFault(f"{machine.id} has no GPU: nvidia-smi ended with {done.returncode}: {done.stderr[:200]}")
     return found
