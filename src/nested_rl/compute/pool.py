@@ -20,7 +20,7 @@ from attrs import define, field
 from nested_rl import redact
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.compute.pool_breaker import Breaker
-from nested_rl.compute.pool_costs import PodCost, costs
+from nested_rl.compute.pool_costs import PodCost, costs, folded
 from nested_rl.compute.pool_life import Check, Connect, Life
 from nested_rl.compute.pool_market import Market
 from nested_rl.compute.pool_name import PodName
@@ -36,6 +36,7 @@ from nested_rl.types import Need
 from nested_rl.waiting import Overdue, uninterrupted, within
 
 log = redact.logger(__name__)
+MONTH_S: Final = 30 * 24 * 3600.0
 POISON: Final = 2
 """Pods lost under one job: it is the job."""
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -199,8 +200,12 @@ class PodPool(ComputeBackend):
         try:
             await within(self._clock, self._terms.close_s, _all(lives))
         except Overdue:
-            left = [str(pod.name) for pod in self.roster.alive()]
-            log.error("still there after %g s: %s", self._terms.close_s, left)  # noqa: TRY400  the time-out is no news
+            left = self.roster.alive()
+            told = [str(pod.name) for pod in left]
+            log.error("still there after %g s, and left to their leases: %s", self._terms.close_s, told)  # noqa: TRY400  the time-out is no news
+            for pod in left:
+                pod.abandoned = True
+            await _all(lives)
 
     # ---- leases
 
@@ -301,6 +306,8 @@ class PodPool(ComputeBackend):
             self._grow()
 
     def _hand_out(self) -> None:
+        if not self._waiters:
+            return
         free = [p for p in self.roster.alive() if p.state is State.READY and not p.leave.is_set()]
         free = [p for p in free if p.line is not None and p.line.connected]
         for waiter in list(self._waiters):
@@ -315,14 +322,20 @@ class PodPool(ComputeBackend):
                 waiter.pod.set_result(pod)
 
     def _grow(self) -> None:
-        alive = self.roster.alive()
+        if not self._waiters:
+            return
+        alive, hopeless = self.roster.alive(), set[Need]()
         coming = [pod for pod in alive if pod.state in COMING and not pod.called_off]
         asked = {pod.candidate for pod in alive if pod.state in (State.INTENT, State.CREATING)}
         for waiter in self._waiters:
             expected = next((pod for pod in coming if waiter.need.fits(pod.candidate.offer)), None)
             if expected is not None:
                 coming.remove(expected)
-            elif (candidate := self.market.choose(waiter.need, asked=asked)) is not None:
+            elif waiter.need in hopeless:
+                continue
+            elif (candidate := self.market.choose(waiter.need, asked=asked)) is None:
+                hopeless.add(waiter.need)  # what was asked for in this round makes it no better
+            else:
                 if len(alive) >= self._max_machines:
                     self._make_room(alive)
                     return
@@ -399,9 +412,16 @@ class PodPool(ComputeBackend):
                 await self._watch.once()
                 self._tend()
                 self._changed()
+                if self.roster.bulky:
+                    self.roster.fold(self._paid_for, folded)
             except Exception:  # whatever it was, the pods must not be left alone
                 log.exception("the pool's watch stumbled")
             await self._clock.sleep(self._terms.look_s)
+
+    def _paid_for(self, pod: Rented) -> bool:
+        """Whether whoever pays for it has: this ledger, or nobody. Another may come back for its share, for a month."""
+        owing = {row.ledger for row in costs(pod.lines, now=0.0)} - {"", self._purse.ledger}
+        return not owing or self.roster.now > pod.name.deadline + MONTH_S
 
     async def _refresh_prices(self) -> None:
         if self._clock.monotonic() < self._priced_s + self._terms.price_s or not self._waiters:
@@ -423,9 +443,11 @@ class PodPool(ComputeBackend):
             try:
                 self._purse.keep(pod)
             except BudgetExceeded as error:
-                self.drain(error)
-                if self._purse.used_up(pod):
+                if self._purse.used_up(pod):  # the hard cap
+                    self.drain(error)
                     self._call_off(pod)
+                elif pod.state is State.READY:  # what is set aside for it is for those that work
+                    pod.retire(str(error))
 
 
 def _again(error: NestedRLError) -> NestedRLError:

@@ -7,6 +7,7 @@ and `runpod_sdk`, pass one suite.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
@@ -94,7 +95,7 @@ class Candidate:
     gpu_memory_gib: float = 0.0
     disk_gib: int = 80
 
-    @property
+    @functools.cached_property
     def offer(self) -> Need:
         """What a machine of this kind has."""
         return Need(gpus=self.gpus, gpu_memory_gib=self.gpu_memory_gib, disk_gib=self.disk_gib)

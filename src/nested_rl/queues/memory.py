@@ -45,6 +45,8 @@ class MemoryQueue(JobQueue):
         self._ids: dict[str, str] = {}
         self._queued: list[int] = []
         self._running: dict[int, _Entry] = {}
+        self._soonest_s = float("inf")
+        """No lease runs out before."""
         self._done: dict[str, asyncio.Event] = {}
         self.late = 0
         """Results that came after another delivery had taken over, or had finished first."""
@@ -64,13 +66,16 @@ class MemoryQueue(JobQueue):
 
     async def lease(self, owner: str, *, ttl_s: float) -> Job | None:
         now_s = self._clock.monotonic()
-        for entry in [e for e in self._running.values() if e.expires_s <= now_s]:
-            self._give_back(entry, "its lease ran out")
+        if now_s >= self._soonest_s:
+            for entry in [e for e in self._running.values() if e.expires_s <= now_s]:
+                self._give_back(entry, "its lease ran out")
+            self._soonest_s = min((e.expires_s for e in self._running.values()), default=float("inf"))
         if not self._queued:
             return None
         entry = self._entries[str(heapq.heappop(self._queued))]
         entry.job = attrs.evolve(entry.job, state=JobState.RUNNING, owner=owner, delivery=entry.job.delivery + 1)
         entry.tries, entry.expires_s = entry.tries + 1, now_s + ttl_s
+        self._soonest_s = min(self._soonest_s, entry.expires_s)
         self._running[int(entry.job.id)] = entry
         return entry.job
 
@@ -79,6 +84,7 @@ class MemoryQueue(JobQueue):
         if entry is None:
             raise LeaseLost(f"job {job.id} ({job.key}): delivery {job.delivery} no longer holds it")
         entry.expires_s = self._clock.monotonic() + ttl_s
+        self._soonest_s = min(self._soonest_s, entry.expires_s)  # a shorter one counts too
 
     async def finish(self, job: Job, result: JobResult) -> Job:
         entry = self._held(job)
