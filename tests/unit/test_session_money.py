@@ -17,6 +17,7 @@ from nested_rl.errors import BudgetExceeded
 from nested_rl.meter import Meter
 from nested_rl.queues.memory import MemoryQueue
 from nested_rl.rundir import RunDir
+from nested_rl.shares import shares
 from nested_rl.types import Budget, Checkpoint, Score
 
 PRICE = 0.34
@@ -135,6 +136,22 @@ async def test_the_rows_of_a_run_sum_to_the_time_of_its_pods(tmp_path):
         assert share == pytest.approx(busy, rel=0.01)
     assert sum(row["usd"] for row in run.metrics) == pytest.approx(run.metrics[-1]["usd/total"])
     assert 0 < run.metrics[0]["usd"] < run.metrics[-1]["usd/total"] <= sum(row["usd"] for row in rows)
+
+
+async def test_the_ledger_is_the_same_by_job_by_episode_and_by_step(tmp_path):
+    rented = Rented(tmp_path)
+    run = await rented.go(steps=3)
+    total = sum(row["usd"] for row in rented.rows)
+    by_job, by_episode, by_step = (shares(RunDir.open(run.path), by) for by in ("job", "episode", "step"))
+    for found in (by_job, by_episode, by_step):
+        assert sum(found.values()) == pytest.approx(total)
+    episodes = list(run.episodes)
+    assert set(by_job) - {""} == {episode.job_key for episode in episodes}
+    assert set(by_episode) - {""} == {f"{episode.group:05d}-{episode.member}" for episode in episodes}
+    assert set(by_step) - {""} == {"0", "1", "2"}
+    assert by_job.get("", 0.0) <= 0.1 * total
+    for episode in episodes:  # each pays its job and a part of the time around it
+        assert by_episode[f"{episode.group:05d}-{episode.member}"] > episode.outcome.usd
 
 
 async def test_also_with_pods_that_get_lost_and_dearer(tmp_path):

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from attrs import asdict
 from cyclopts import App, Parameter
@@ -125,6 +125,7 @@ def cost(
     /,
     *,
     folder: Path = FOLDER,
+    by: Literal["kind", "job", "episode", "step"] = "kind",
     billing: bool = False,
     url: str = URL,
     as_json: Json = False,
@@ -137,17 +138,25 @@ def cost(
     Args:
         run: A run directory.
         folder: The folder of `RunpodCompute`, with its journal.
+        by: Of a run: by kind of cost, or by job, episode or step, which all add up to the same.
         billing: Ask the provider what it has billed; figures lag by hours.
         url: Another address of the provider's API.
         as_json: Print {"spent": [...], "bills": [...]}.
     """
     from nested_rl import sync
     from nested_rl.clock import SystemClock
-    from nested_rl.compute.bills import BILLS, bills, of_journal, of_run, told
+    from nested_rl.compute.bills import BILLS, Spent, bills, of_journal, of_run, told
     from nested_rl.rundir import Log, RunDir
+    from nested_rl.shares import shares
 
     place, clock = folder.expanduser() if run is None else run, SystemClock()
     spent, pods = of_journal(place, now=clock.now()) if run is None else of_run(RunDir.open(run))
+
+    if by != "kind":
+        if run is None:
+            raise SettingsError(f"--by {by} is for a run directory: nested-rl machines cost RUN --by {by}")
+        found_by = shares(RunDir.open(run), by).items()
+        spent = [Spent(run=str(run), kind=name or "nobody's", seconds=0.0, usd=usd) for name, usd in found_by]
 
     async def ask() -> list[Bill]:
         async with _provider(url) as provider:
@@ -159,7 +168,7 @@ def cost(
         return
     total = sum(one.usd for one in spent)
     rows = [(one.run, one.kind, _time(one.seconds) if one.seconds else "-", f"{one.usd:.4f}") for one in spent]
-    _table(("run", "kind", "time", "$"), [*rows, ("", "all", "", f"{total:.4f}")])
+    _table(("run", by, "time", "$"), [*rows, ("", "all", "", f"{total:.4f}")])
     if billing:
         _compare(found)
 
