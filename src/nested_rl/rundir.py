@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -93,7 +93,7 @@ class Log:
 
     def append(self, row: Mapping[str, JSON], *, sync: bool = False) -> None:
         """One line, written in one call."""
-        line = (json.dumps(redact.data(row), separators=(",", ":"), allow_nan=False) + "\n").encode()
+        line = _line(row)
         with _plainly(self.path):
             if self._file is None:
                 self._mend()
@@ -124,6 +124,11 @@ class Log:
                 except ValueError as error:
                     raise RunDirError(f"{self.path}, line {number}: not JSON ({error})") from error
 
+    def rewrite(self, rows: Iterable[Mapping[str, JSON]], *, sync: bool = False) -> None:
+        """Hold these lines instead, all or nothing."""
+        self.close()
+        write_atomic(self.path, b"".join(_line(row) for row in rows), sync=sync)
+
     def _mend(self) -> None:
         """Cut off a torn last line, so that the next one starts at a line start."""
         if not self.path.exists():
@@ -138,6 +143,10 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _line(row: Mapping[str, JSON]) -> bytes:
+    return (json.dumps(redact.data(row), separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
 class RunDir:
@@ -275,9 +284,7 @@ class RunDir:
 
     def rewrite_metrics(self, rows: list[dict[str, float]]) -> None:
         """Make metrics.jsonl agree with the journal, which is the truth."""
-        self.metrics_log.close()
-        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-        write_atomic(self.metrics_log.path, text.encode())
+        self.metrics_log.rewrite(rows)
 
     # -- baselines
 

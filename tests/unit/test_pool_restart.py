@@ -7,7 +7,7 @@ from pool_play import A40, A5000, START, Fleet, Killed, Lines, Mortal, settled
 
 from nested_rl.compute.pool_roster import Journal, Roster, State
 from nested_rl.compute.pool_terms import Terms
-from nested_rl.errors import RunDirError, SettingsError
+from nested_rl.errors import RunDirError
 
 
 async def _until_killed(fleet, lines, *, jobs=2, in_create=False):
@@ -97,14 +97,6 @@ async def test_closing_is_enough_to_end_what_another_has_left():
         assert fleet.fake.alive() == []
 
     await fleet.clock.run(story())
-
-
-def test_one_controller_at_a_time_has_the_journal(tmp_path):
-    first = Journal(tmp_path / "pods.jsonl")
-    with pytest.raises(SettingsError, match="another controller"):
-        Journal(tmp_path / "pods.jsonl")
-    first.release()
-    Journal(tmp_path / "pods.jsonl").release()
 
 
 async def test_a_real_journal_says_the_same_when_it_is_read_again(tmp_path):

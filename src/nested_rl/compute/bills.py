@@ -65,7 +65,7 @@ def of_journal(folder: Path, *, now: float) -> tuple[list[Spent], list[Reckoned]
     lines = list(Log(folder / JOURNAL).rows())
     rows = costs(lines, now=now)
     ids = {str(line["pod"]): str(line["id"]) for line in lines if "id" in line}
-    since = {str(line["pod"]): float(line["t"]) for line in reversed(lines)}
+    since = {str(line["pod"]): float(line.get("since") or line["t"]) for line in reversed(lines)}
     pods = [
         Reckoned(pod=pod, pod_id=ids[pod], usd=usd, since=since[pod])
         for pod, usd in _sum((row.pod, row.usd) for row in rows).items()

@@ -11,6 +11,8 @@ from nested_rl.errors import NestedRLError, SettingsError
 
 AUTH: Final = 2
 """Pods that refuse the login: a second one is no accident."""
+FULL: Final = 2
+"""Pods that had no room for the image, with none in between that came up."""
 IN_A_ROW: Final = 6
 """Pods that did not come up, or requests that were rejected, with none in between that went well."""
 log = redact.logger(__name__)
@@ -24,7 +26,7 @@ class Breaker:
         self.came_up = 0
         """Pods so far that did."""
         self._rejected: dict[Candidate, str] = {}
-        self._times = self._auth = self._failed = 0
+        self._times = self._auth = self._failed = self._full = 0
 
     def open(self, error: NestedRLError) -> None:
         """For good: the first reason counts."""
@@ -52,6 +54,17 @@ class Breaker:
         if self._auth >= AUTH:
             self.open(SettingsError(f"{self._auth} pods refused the login: {said}; check PUBLIC_KEY and the image"))
 
+    def no_room(self, candidate: Candidate) -> None:
+        """A pod's disk was full while its image was unpacked. Once it may be the host's."""
+        self._full += 1
+        if self._full >= FULL:
+            self.open(
+                SettingsError(
+                    f"{self._full} pods had no space left for the image on {candidate.disk_gib} GiB; give them more: "
+                    "Candidate(disk_gib=…)"
+                )
+            )
+
     def failed(self, said: str, *, before: int | None = None) -> None:
         """A pod did not come up; `before` is what `came_up` was when it began.
 
@@ -66,4 +79,4 @@ class Breaker:
     def good(self) -> None:
         """A pod came up."""
         self.came_up += 1
-        self._auth = self._failed = 0
+        self._auth = self._failed = self._full = 0

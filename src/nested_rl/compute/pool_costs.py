@@ -5,7 +5,7 @@ That is an upper bound of what a provider bills, which may count from a later mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
@@ -26,6 +26,8 @@ KINDS: Final[Mapping[State, Kind]] = {
     State.GONE: "lost",
 }
 """GONE counts for a pod that turned up again only."""
+PAID: Final = "(paid)"
+"""No ledger's name."""
 
 
 @frozen(kw_only=True)
@@ -52,9 +54,14 @@ class _Account:
     ledger: str = ""
     made: bool = False
     stay: int = 0
+    folded: int = 0
+    past: int = 0
     rows: list[PodCost] = field(factory=list)
 
     def line(self, row: Mapping[str, JSON]) -> None:
+        if "spent" in row:
+            self._unfold(row)
+            return
         after, rate = State(row["state"]), float(row.get("usd_per_hour", self.usd_per_hour))
         if not self.made and "id" in row:  # what was asked for at the catalog's price was made at this one
             self.made, self.usd_per_hour = True, rate
@@ -65,6 +72,15 @@ class _Account:
                 self.rows[self.stay :] = [evolve(one, kind="lost") for one in self.rows[self.stay :]]
             self.state, self.job, self.stay = after, str(row.get("job", "")), len(self.rows)
         self.usd_per_hour, self.ledger = rate, str(row.get("ledger", self.ledger))
+
+    def _unfold(self, row: Mapping[str, JSON]) -> None:
+        """What `folded` has made."""
+        self.state, self.since, self.made = State(row["state"]), float(row["t"]), True
+        self.usd_per_hour, self.ledger = float(row["usd_per_hour"]), str(row.get("ledger", ""))
+        for kind, ledger, seconds, usd in row["spent"]:
+            self.rows.append(PodCost(pod=self.pod, kind=kind, seconds=seconds, usd=usd, ledger=ledger))
+        self.stay = self.folded = len(self.rows)
+        self.past = int(row["rows"])
 
     def until(self, t: float) -> None:
         """Close the stretch of time that ends at `t`."""
@@ -91,12 +107,44 @@ def costs(lines: Iterable[Mapping[str, JSON]], *, now: float) -> list[PodCost]:
 
 
 def final(lines: Iterable[Mapping[str, JSON]]) -> list[PodCost]:
-    """Rows of one pod that nothing will change any more: those before the state that it is in. Later there are only more."""
+    """Rows of one pod that nothing will change any more: those before the state that it is in. Later there are only more.
+
+    Those that were folded are empty and nobody's, but keep their place.
+    """
     account = _Account("")
     for row in lines:
         account.pod = str(row["pod"])
         account.line(row)
-    return account.rows[: account.stay] if account.made else []
+    past = [PodCost(pod=account.pod, kind="lost", seconds=0.0, usd=0.0, ledger=PAID)] * account.past
+    return past + account.rows[account.folded : account.stay] if account.made else []
+
+
+def folded(lines: Sequence[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
+    """One line in place of all of a pod that is gone and paid: what it cost, and for what. Whose jobs those were is in the ledgers.
+
+    A pod that was never made keeps its lines: should it turn up after all, it is paid from its first second.
+    """
+    account = _Account(str(lines[0]["pod"]))
+    for row in lines:
+        account.line(row)
+    if account.state is not State.GONE or not account.made:
+        return list(lines)
+    spent: dict[tuple[str, str], tuple[float, float]] = {}
+    for one in account.rows:
+        seconds, usd = spent.get((one.kind, one.ledger), (0.0, 0.0))
+        spent[one.kind, one.ledger] = seconds + one.seconds, usd + one.usd
+    line = {
+        "t": account.since,
+        "pod": account.pod,
+        "state": str(account.state),
+        "id": next(row["id"] for row in reversed(lines) if "id" in row),
+        "candidate": lines[0]["candidate"],
+        "usd_per_hour": account.usd_per_hour,
+        "since": lines[0].get("since", lines[0]["t"]),
+        "rows": account.past + len(account.rows) - account.folded,
+        "spent": [[*about, *much] for about, much in spent.items()],
+    }
+    return [line | ({"ledger": account.ledger} if account.ledger else {})]
 
 
 def by_kind(rows: Iterable[PodCost]) -> dict[str, float]:

@@ -45,6 +45,8 @@ Check: TypeAlias = Callable[[Machine, Candidate], Awaitable[None]]
 MakeOrder: TypeAlias = Callable[[Rented], Order]
 T = TypeVar("T")
 LOG_LINES = 20
+FULL = "no space left on device"
+"""What a provider's log says of a disk that is too small for the image."""
 PAUSE_S = 10.0
 """A provider that cannot be reached is not asked for a new pod for so long."""
 
@@ -154,6 +156,8 @@ class Life:
             if seen is not None and (found := seen.get(str(pod.name))) is not None:
                 self._made(pod, found)
                 return
+            if pod.abandoned:
+                raise NotMade("nobody knows whether it was made")
             good_looks += seen is not None
             if good_looks > 1 and self.clock.monotonic() >= until_s:
                 self.market.rest(pod.candidate)
@@ -201,12 +205,15 @@ class Life:
 
     async def _blame(self, pod: Rented, error: Exception, *, came_up: int) -> None:
         """Find out what a failure teaches."""
-        log.warning("%s (%s) is given up: %s%s", pod.name, pod.candidate.name, error, await self._said(pod))
+        said = await self._said(pod)
+        log.warning("%s (%s) is given up: %s%s", pod.name, pod.candidate.name, error, said)
         self.market.rest(pod.candidate)
         if isinstance(error, SettingsError):
             self.breaker.no_login(str(error))
         elif pod.seen is not None and not isinstance(error, BadPlace):
             self.places.failed(pod.seen)
+        if FULL in said.lower():
+            self.breaker.no_room(pod.candidate)
         self.breaker.failed(str(error), before=came_up)
 
     async def _said(self, pod: Rented) -> str:
@@ -229,6 +236,8 @@ class Life:
         if pod.id and not pod.gone:
             move(pod, State.TERMINATING, must=False, why=pod.why)
             await self._terminate(pod)
+        if pod.abandoned and not pod.gone:
+            return
         move(pod, State.GONE, must=False, why=pod.why)
         self.changed()
 
@@ -243,7 +252,7 @@ class Life:
     async def _terminate(self, pod: Rented) -> None:
         """Ask until it is gone: an answer to the request proves nothing."""
         asked_s, pause_s, told = self.clock.monotonic(), 2.0, False
-        while True:
+        while not pod.abandoned:
             trouble = "it is still there"
             for ask in (self.provider.terminate, self.provider.get):
                 try:

@@ -9,10 +9,10 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from attrs import define, field
 
@@ -57,6 +57,11 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
     State.TERMINATING: frozenset({State.TERMINATING, State.GONE}),
     State.GONE: frozenset({State.TERMINATING}),  # the provider shows it after all
 }
+BULKY: Final = 5000
+"""Lines of a journal that may stay as it is: half a megabyte."""
+LATE_S: Final = 3600.0
+"""A pod that nobody has seen by then, after its deadline, is none."""
+Row: TypeAlias = Mapping[str, JSON]
 COMING: Final = frozenset({State.INTENT, State.CREATING, State.BOOTING, State.PREFLIGHT})
 
 
@@ -79,7 +84,10 @@ class PodMachine(Protocol):
 
 @define(eq=False, kw_only=True)
 class Rented:
-    """One pod of ours. `gone` is what the provider has confirmed; `lost` that it went without being asked."""
+    """One pod of ours. `gone` is what the provider has confirmed; `lost` that it went without being asked.
+
+    `called_off` cuts short what is wanted of it, `abandoned` also the wait for its end: its lease and the next controller see to that.
+    """
 
     name: PodName
     candidate: Candidate
@@ -97,6 +105,7 @@ class Rented:
     lost: bool = False
     gone: bool = False
     called_off: bool = False
+    abandoned: bool = False
     begun: bool = False
     why: str = ""
     ledger: str = ""
@@ -125,6 +134,14 @@ class Lines(Protocol):
         """All lines so far."""
 
 
+@runtime_checkable
+class Rewritable(Protocol):
+    """Lines that may be put in place of the ones that are there."""
+
+    def rewrite(self, rows: Iterable[Mapping[str, JSON]], *, sync: bool = False) -> None:
+        """All or nothing."""
+
+
 class Roster:
     """The pods of one run by name. `move` is the only way to change a state. What is from now on is paid by `ledger`."""
 
@@ -136,6 +153,7 @@ class Roster:
         self._lines, self._clock = lines, clock
         self._epoch_s = clock.now() - clock.monotonic()
         rows = list(lines.rows())
+        self._written, self._folded = len(rows), 0
         self._not_before = max((float(row["t"]) for row in rows), default=0.0)
         for row in rows:
             self._again(row)
@@ -201,6 +219,28 @@ class Roster:
         self._write(pod, self._line(pod, pod.state, {"usd_per_hour": usd_per_hour}))
         pod.usd_per_hour = usd_per_hour
 
+    @property
+    def bulky(self) -> bool:
+        """Whether the journal has more than twice the lines that it had when it was last made shorter."""
+        return isinstance(self._lines, Rewritable) and self._written > max(BULKY, 2 * self._folded)
+
+    def fold(self, closed: Callable[[Rented], bool], folded: Callable[[Sequence[Row]], list[Row]]) -> None:
+        """Make the journal shorter: fewer lines of each pod that is gone and `closed`, none of one that never was and cannot come."""
+        assert isinstance(self._lines, Rewritable)
+        for name, pod in list(self.pods.items()):
+            if not pod.alive and not pod.id and self.now > pod.name.deadline + LATE_S:
+                del self.pods[name]
+            elif not pod.alive and closed(pod):
+                pod.lines = folded(pod.lines)
+        rows = self.lines()
+        try:
+            self._lines.rewrite(rows, sync=True)
+        except RunDirError as error:
+            log.warning("the pods' journal stays long: %s", error)
+        else:
+            self._written = len(rows)
+        self._folded = self._written
+
     def _line(self, pod: Rented, state: State, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
         told = {name: value for name, value in fields.items() if value not in (None, "")}
         if pod.ledger != self.ledger:
@@ -209,6 +249,7 @@ class Roster:
 
     def _write(self, pod: Rented, line: Mapping[str, JSON]) -> None:
         self._lines.append(line, sync=True)
+        self._written += 1
         self._keep(pod, line)
 
     @staticmethod
