@@ -1,6 +1,7 @@
 """The report while the run goes on: each episode read once, a page now and then, and no harm to the run."""
 
 import logging
+import random
 
 import pytest
 from made_run import made_episode, make_run
@@ -44,8 +45,6 @@ def add_step(run, step):
     row = {**run.metrics()[-1], "step": step}
     groups = [2 * step, 2 * step + 1]
     for index in groups:
-        import random
-
         for member in range(3):
             episode, files = made_episode(
                 random.Random(index * 10 + member),
@@ -90,30 +89,22 @@ def test_what_has_grown_is_what_is_read_at_once(run):
     assert page.render_digest(run, grown) == page.render(run)
 
 
-def test_a_page_comes_after_a_while_and_then_only_so_often(run, monkeypatch):
-    clock = Clock()
-    with DuringRun(run, monotonic=clock) as pages:
+def test_a_page_comes_after_a_while_and_then_only_so_often(run):
+    clock, work = Clock(), Clock()
+    work.now = [0.0, 2.0, 2.0, 2.0]  # the first page is two seconds' work
+    with DuringRun(run, monotonic=clock, worked_s=lambda: work.now.pop(0)) as pages:
         pages.step_done()
         assert pages._thread is None, "too early"
         clock.now = during.FIRST_S
-        took = iter((0.0, 2.0))
-        monkeypatch.setattr(pages._growing or digest.Growing, "catch_up", lambda self, stop: later(clock, took, self))
         write(pages)
         assert "3 of 5 steps done" in (run.path / "report.html").read_text()
         first = pages._thread
         clock.now += 2.0 / during.SHARE - 1
         pages.step_done()
-        assert pages._thread is first, "too soon after one that took two seconds"
+        assert pages._thread is first, "too soon after one of two seconds' work"
         clock.now += 1
-        pages.step_done()
+        write(pages)
         assert pages._thread is not first
-
-
-def later(clock, took, growing):
-    """A page that takes two seconds."""
-    growing.refresh()
-    clock.now += 2.0 if next(took, None) is not None else 0.0
-    return growing.digest
 
 
 def test_a_page_that_fails_is_told_once_and_the_run_goes_on(run, monkeypatch, caplog):

@@ -17,7 +17,7 @@ log = redact.logger(__name__)
 FIRST_S = 10.0
 """Nobody looks at a page of the first seconds, and a run that is shorter writes one at its end anyway."""
 SHARE = 0.05
-"""The most of a run's time that its pages take: after one that took a second, the next comes 20 seconds later at the earliest."""
+"""The most of a core that pages take: after one of a second's work, the next comes 20 seconds later at the earliest."""
 
 
 class DuringRun:
@@ -27,9 +27,15 @@ class DuringRun:
     once, and no other is tried: the run is worth more than its report.
     """
 
-    def __init__(self, run: RunDir, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        worked_s: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._run = RunDir(run.path)  # its files are read beside the loop, which has them open to write
-        self._monotonic = monotonic
+        self._monotonic, self._worked_s = monotonic, worked_s
         self._growing: Growing | None = None
         self._not_before_s = monotonic() + FIRST_S
         self._thread: threading.Thread | None = None
@@ -61,7 +67,7 @@ class DuringRun:
     def _write(self) -> None:
         from nested_rl.report.page import write_digest
 
-        began_s = self._monotonic()
+        before_s = self._worked_s()
         try:
             self._growing = self._growing or Growing(self._run)
             digest = self._growing.catch_up(stop=lambda: self._stop)
@@ -70,5 +76,4 @@ class DuringRun:
         except Exception as error:  # noqa: BLE001  whatever it is, the run goes on without
             self.broken = True
             log.warning("the report could not be written and is left for the end of the run: %r", error)
-        now = self._monotonic()
-        self._not_before_s = now + (now - began_s) / SHARE
+        self._not_before_s = self._monotonic() + (self._worked_s() - before_s) / SHARE
