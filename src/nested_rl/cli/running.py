@@ -48,7 +48,7 @@ def run(
     """Run the experiment in a TOML file.
 
     The file has `families`, `reward`, `out`, a table [run] with the arguments of Experiment.run, a table for each part
-    ([trainer], [inner], [harness], [compute], [queue], [scorer]) with its `name` and settings, [budget], and [evaluate]. The same command again resumes.
+    ([trainer], [inner], [harness], [compute], [queue], [scorer], any number of [[trackers]]) with its `name` and settings, [budget], and [evaluate]. The same command again resumes.
 
     Args:
         file: The run file.
