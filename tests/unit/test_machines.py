@@ -277,6 +277,16 @@ def test_without_a_key_the_commands_say_how_to_set_one(told, tmp_path, monkeypat
         assert err.count("\n") == 1
 
 
+def test_a_journal_of_another_user_is_told_in_a_sentence(told, account, folder):
+    folder.mkdir()
+    (folder / JOURNAL).touch()
+    (folder / f"{JOURNAL}.lock").mkdir()
+    code, out, err = told("machines", "reap", "--folder", folder)
+    assert (code, out) == (5, "")
+    assert "the user whose controller it is" in err
+    assert err.count("\n") == 1
+
+
 # ---------------------------------------------------------------- cost
 
 

@@ -19,7 +19,7 @@ from nested_rl.clock import Clock
 from nested_rl.compute.pool_name import PodName
 from nested_rl.compute.pool_roster import Journal, Rented, Roster, State
 from nested_rl.compute.provider import Gone, Pod, Provider, ProviderError
-from nested_rl.errors import SettingsError
+from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.rundir import Log
 
 log = redact.logger(__name__)
@@ -109,8 +109,12 @@ def _claimed(folder: Path) -> Iterator[Journal | None]:
     """The journal, held so that no controller starts meanwhile; None when there is none, or a controller has it."""
     journal = None
     if (folder / JOURNAL).exists():
-        with contextlib.suppress(SettingsError):
+        try:
             journal = Journal(folder / JOURNAL)
+        except SettingsError:
+            pass  # a controller has it
+        except OSError as error:
+            raise RunDirError(f"{folder}: {error.strerror}; this is for the user whose controller it is") from error
     try:
         yield journal
     finally:
