@@ -70,7 +70,7 @@ test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provid
 	.venvs/fleet/bin/python -m $(RUN) -q -m fleet
 
 test-ray: .venvs/ray/.installed  ## a real Ray cluster of several nodes, some of which are killed
-	.venvs/ray/bin/python -m $(RUN) -q -m ray
+	.venvs/ray/bin/python -m $(RUN) -q -m ray tests/ray
 
 test-browser: .venvs/browser/.installed  ## the pages in headless Chromium; data and metrics in the packages they go out to
 	.venvs/browser/bin/python -m pytest -q -m browser tests/browser
