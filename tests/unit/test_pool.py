@@ -419,8 +419,9 @@ async def test_foreign_pods_are_left_alone():
         await pool.close()
         assert [pod.id for pod in fleet.fake.alive()] == others == ["pod1"]
         await other.close()
+        assert fleet.fake.usd() <= fleet.spent(pool) + fleet.spent(other)
 
-    await run(fleet, work(), pool)
+    await fleet.clock.run(work())
 
 
 async def test_a_waiter_that_gives_up_leaves_nothing_behind():

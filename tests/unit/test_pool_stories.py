@@ -1,7 +1,7 @@
 """Stories of a pool that hypothesis makes up: jobs, faults of every kind, lost pods, killed controllers; the end is always the same.
 
-No pod is left, there were never more than allowed, no job was on two pods at once, every job has an end, and the meter says at least what
-the provider's ledger says and hardly more.
+No pod is left, there were never more than allowed, no job was on two pods at once or ran twice to its end, every job has an end, and the
+meter says at least what the provider's ledger says and hardly more. The journal is made shorter again and again meanwhile.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 from pool_play import A40, A5000, ANY, BIG, R4090, Direct, Fleet, Killed, Lines
 
+from nested_rl.compute import pool_roster
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.errors import NestedRLError
 from nested_rl.waiting import within
@@ -50,6 +51,8 @@ BOOTS = [30.0, 30.0, 0.0, 100.0, None]
 
 class Stories(RuleBasedStateMachine):
     """One provider, and one controller after the other."""
+
+    ended = 0
 
     def __init__(self):
         super().__init__()
@@ -152,6 +155,7 @@ class Stories(RuleBasedStateMachine):
     def never_too_many_and_never_twice(self):
         assert self.fleet.fake.most <= MOST
         assert not self.fleet.twice
+        assert not [name for name, times in self.fleet.finished.items() if times > 1]
 
     def teardown(self):
         try:
@@ -163,6 +167,7 @@ class Stories(RuleBasedStateMachine):
             if left:
                 self.loop.run_until_complete(asyncio.wait(left))
             self.loop.close()
+            type(self).ended += 1
 
     def ending(self):
         """The provider is well again, but for the ends of pods: every job ends, and then every pod."""
@@ -188,8 +193,10 @@ class Stories(RuleBasedStateMachine):
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog):
-    """Thousands of given-up pods are no news here."""
+def _quiet(monkeypatch):
+    """Thousands of given-up pods are no news here. A journal is long sooner than elsewhere."""
+    monkeypatch.setattr(pool_roster, "BULKY", 25)
+    monkeypatch.setattr(Stories, "ended", 0)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -203,3 +210,4 @@ def test_stories():
 @pytest.mark.timeout(1800)
 def test_two_thousand_stories():
     run_state_machine_as_test(Stories, settings=settings(max_examples=2000, stateful_step_count=15))
+    assert Stories.ended >= 2000

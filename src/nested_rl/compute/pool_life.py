@@ -214,7 +214,8 @@ class Life:
             self.places.failed(pod.seen)
         if FULL in said.lower():
             self.breaker.no_room(pod.candidate)
-        self.breaker.failed(str(error), before=came_up)
+        if not isinstance(error, BadPlace):  # which nobody has tried
+            self.breaker.failed(str(error), before=came_up)
 
     async def _said(self, pod: Rented) -> str:
         """The end of the provider's log of a pod that does not come up."""
