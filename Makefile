@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-browser test-gpu coverage fuzz lint docs site bench chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-browser test-gpu coverage fuzz lint docs site bench speed chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -100,14 +100,32 @@ docs: $(VENV)/.dev site  ## build the documentation site, strictly, and run ever
 site: .venvs/docs/.installed  ## the documentation site, in site/
 	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/python -m mkdocs build --strict
 
-bench: $(VENV)/.dev  ## measure again what README and docs say (half an hour), and write it there
+bench: $(VENV)/.dev  ## measure again what README and docs say (an hour), write it there, and tell what moved by more than 10 %
 	for name in base_table pilot_seeds; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/nested-rl pilot --quiet
 	$(BIN)/python benchmarks/triage_transfer.py
+	$(MAKE) speed
 	$(BIN)/python benchmarks/readme_tables.py
+
+# Packages that this one is compared with.
+.venvs/bench/.installed: benchmarks/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/python -m pip install --quiet -r $<
+	$(@D)/bin/python -m pip install --quiet -e .
+	@touch $@
+
+speed: $(VENV)/.dev .venvs/bench/.installed .venvs/verifiers/.installed .venvs/vllm/.installed  ## of `bench` only what docs/performance.md says (twenty minutes)
+	rm -rf .bench && mkdir .bench && cp benchmarks/results/*.json .bench
+	for name in engine job queue_rates transfer; do .venvs/bench/bin/python benchmarks/$$name.py || exit 1; done
+	.venvs/verifiers/bin/python benchmarks/probe.py
+	.venvs/vllm/bin/python benchmarks/scoring.py
+	for name in outer schedule; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/performance.py
+	$(BIN)/python benchmarks/moved.py .bench
 
 chaos: $(VENV)/.dev  ## 200 pilots under random kill -9; half an hour (test-slow runs 20)
 	$(BIN)/python tests/chaos/chaos.py --runs 200 --out benchmarks/results/chaos.json
 
 clean:  ## remove environments and caches (never runs/)
-	rm -rf .venv .venvs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .bench .venv .venvs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -92,7 +92,7 @@ def pilot(steps: int, seed: int, profile: Path | None) -> dict[str, float]:
         profiler.disable()
         wall_s = time.perf_counter() - started
         controller, processes = time.process_time() - before, children_s() - before_children
-        episodes = sum(1 for _ in (run.path / "episodes").iterdir())
+        episodes = sum(1 for _ in run.path.glob("**/episodes/*/reward.json"))  # those of the validations too
     if profile:
         profiler.dump_stats(profile)
     inside = sum(account.spent.values())

@@ -1,0 +1,372 @@
+"""The sections of docs/performance.md: how each result is shown, whether its target is met, and what limits it next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+Results = Mapping[str, Any]
+
+
+@frozen(kw_only=True)
+class Section:
+    """One section. `source` is its file in results/; `command` makes that file."""
+
+    source: str
+    title: str
+    command: str
+    what: str
+    tables: Callable[[Results], Sequence[str]]
+    verdict: Callable[[Results], str] = lambda _: ""
+    limit: str = ""
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def judged(what: str, value: float, target: float, *, least: bool, unit: str = "") -> str:
+    """Target and measured value in one sentence."""
+    met = value >= target if least else value <= target
+    bound = "at least" if least else "at most"
+    return f"{what}: {bound} {target:g}{unit} wanted, {value:.3g}{unit} measured, {'met' if met else '**not met**'}."
+
+
+def listed(sentences: Sequence[str]) -> str:
+    return "\n".join(f"* {sentence}" for sentence in sentences)
+
+
+# ---------------------------------------------------------------- the engine
+
+
+def engine_tables(found: Results) -> list[str]:
+    rows = [
+        (f"`{r['base']}`", r["work"], r["engine"], r["cpu_ms"], f"{r['tokens_per_s']:,}", f"{r['numpy_faster']:g}")
+        for r in found["rows"]
+    ]
+    limits = [
+        (
+            f"`{r['base']}`",
+            r["work"],
+            f"{r['gflops']:g} of {r['peak_gflops']:g}",
+            f"{r['of_peak']:.0%}",
+            f"{r['products']:.0%}",
+            ", ".join(f"{name} {share:.0%}" for name, share in r["shares"].items()),
+        )
+        for r in found["limits"]
+    ]
+    return [
+        table(("base", "work", "engine", "CPU-ms", "tokens/s", "numpy is faster by"), rows),
+        (
+            "Against the machine: GFLOP/s of the products, the peak of one thread (a product of large matrices, same run), the share of "
+            "the time that the same products take alone, and shares of some of the rest."
+        ),
+        table(("base", "work", "GFLOP/s", "of peak", "products alone", "of the rest"), limits),
+    ]
+
+
+def engine_verdict(found: Results) -> str:
+    rows = [r for r in found["rows"] if r["engine"] == "torch"]
+    return listed(
+        [
+            judged(
+                f"{r['work']} on {r['base']} against the minimal torch module",
+                r["numpy_faster"], found["targets"][r["work"]], least=True, unit="×",
+            )
+            for r in rows
+        ]
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- a whole job
+
+
+def job_tables(found: Results) -> list[str]:
+    rows = [
+        (f"`{r['base']}`", r["trainer"], r["cpu_s"], f"{r['faster']:g}", r["process_cpu_s"], f"{r['process_faster']:g}", f"{r['as_used_faster']:g}", r["hidden"])
+        for r in found["rows"]
+    ]  # fmt: skip
+    headings = (
+        "base", "trainer", "training, CPU-s", "× ours", "whole process, CPU-s", "× ours", "as used, × ours", "hidden accuracy after",
+    )  # fmt: skip
+    return [table(headings, rows)]
+
+
+def job_verdict(found: Results) -> str:
+    theirs = [r for r in found["rows"] if r["trainer"] == "TRL"]
+    return listed(
+        [
+            text
+            for r in theirs
+            for text in (
+                judged(f"a whole process on {r['base']}", r["process_faster"], found["target"], least=True, unit="×"),
+                judged(f"the training alone on {r['base']}", r["faster"], found["target"], least=True, unit="×"),
+            )
+        ]
+    )
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def probe_tables(found: Results) -> list[str]:
+    rows = [
+        (r["dialect"], r["cpu_s"], r["wall_s"], r["first_s"], r["per_s_alone"], r["per_s_at_once"])
+        for r in found["rows"]
+    ]
+    many = found["settings"]["at_once"]
+    return [
+        table(
+            (
+                "dialect",
+                "CPU-s",
+                "wall-clock s",
+                "the first, with the start",
+                "a second, one by one",
+                f"a second, {many} at once",
+            ),
+            rows,
+        )
+    ]
+
+
+def probe_verdict(found: Results) -> str:
+    return listed(
+        [
+            judged(f"{r['dialect']} dialect, median", r["cpu_s"], r["target_s"], least=False, unit=" CPU-s")
+            for r in found["rows"]
+        ]
+    )
+
+
+OUTER = {
+    "wall_s": "wall-clock, s",
+    "episodes": "episodes, validations among them",
+    "jobs_scoring_forks_s": "jobs, scoring and probes' forks, CPU-s",
+    "agent_s": "the agent's sampling and updates, CPU-s",
+    "probes_s": "probes in the controller, CPU-s",
+    "grading_s": "grading, CPU-s",
+    "controller_s": "the controller besides, CPU-s",
+    "controller_s_per_episode": "the controller besides, CPU-s an episode",
+    "wall_over_work": "wall-clock ÷ (work ÷ cores)",
+    "busy_cores": "cores busy on average",
+}
+
+
+def outer_tables(found: Results) -> list[str]:
+    (row,) = found["rows"]
+    return [
+        table(
+            (f"a pilot of {found['settings']['steps']} steps", "value"),
+            [(OUTER[key], value) for key, value in row.items()],
+        )
+    ]
+
+
+def outer_verdict(found: Results) -> str:
+    (row,) = found["rows"]
+    return listed(
+        [
+            judged("wall-clock by work", row["wall_over_work"], found["targets"]["wall"], least=False),
+            judged("the controller besides, an episode", row["controller_s_per_episode"], found["targets"]["controller_s"], least=False, unit=" CPU-s"),
+        ]
+    )  # fmt: skip
+
+
+def queue_tables(found: Results) -> list[str]:
+    rates = [(r["queue"], r["processes"], r["jobs_per_s"]) for r in found["rows"]]
+    depths = [(f"{r['waiting']:,}", r["cpu_ms"]) for r in found["depths"]]
+    return [
+        table(("queue", "processes", "jobs put, leased and finished, a second"), rates),
+        table(("jobs waiting", "CPU-ms of a lease"), depths),
+    ]
+
+
+def queue_verdict(found: Results) -> str:
+    return listed(
+        [
+            judged(
+                "a lease with 100,000 jobs waiting by one with 10",
+                found["ratios"]["lease, by depth"],
+                found["target"],
+                least=False,
+                unit="×",
+            )
+        ]
+    )
+
+
+def transfer_tables(found: Results) -> list[str]:
+    rows = [(r["what"], r["wall_s"], r["sent_mb"], r["received_mb"], r["connections"]) for r in found["rows"]]
+    return [table(("what", "s", "MB sent", "MB back", "new connections"), rows)]
+
+
+def scoring_tables(found: Results) -> list[str]:
+    rows = [(r["scorer"], r["items_per_s"], f"{r['slower']:g}") for r in found["rows"]]
+    job = found["job"]
+    return [
+        table(("scorer", "items a second", "time by that of nano"), rows),
+        (
+            f"A nano job of 25 steps trains for {job['training_s']} s and is scored in {job['scoring_s']} s: scoring is {job['share']:.0%} of "
+            f"the two. vLLM's first score, with the start of its server, took {found['vllm_first_s']} s."
+        ),
+    ]
+
+
+def schedule_tables(found: Results) -> list[str]:
+    makespan = [(r["k"], f"{r['ratio']:.2f}", f"{r['lowest']:.2f} to {r['highest']:.2f}", f"{r['staleness_mean']:.1f}") for r in found["makespan"]["rows"]]  # fmt: skip
+    compared = [
+        (
+            r["name"],
+            f"{r['wall_clock_by_synchronous']:.2f}",
+            f"{r['trained_by_paid_jobs']:.2f}",
+            f"{r['staleness_max']:.1f}",
+        )
+        for r in found["compared"]["rows"]
+    ]
+    scale = [
+        (
+            r["machines"],
+            r["jobs_a_step"],
+            r["jobs"],
+            f"{r['cpu_ms_a_job']:.2f}",
+            f"{r['peak_mb']:.0f}",
+            f"{r['kb_a_job']:.1f}",
+        )
+        for r in found["scale"]["rows"]
+    ]
+    return [
+        table(
+            ("steps off-policy", "wall-clock by the lower bound", "lowest to highest seed", "mean staleness"), makespan
+        ),
+        table(("schedule", "wall-clock by synchronous", "trained by paid jobs", "largest staleness"), compared),
+        table(("machines", "jobs a step", "jobs", "controller's CPU-ms a job", "peak MB", "kB a job"), scale),
+    ]
+
+
+BENCH = ".venvs/bench/bin/python benchmarks"
+
+SECTIONS: Sequence[Section] = (
+    Section(
+        source="engine",
+        title="The numpy engine",
+        command=f"{BENCH}/engine.py",
+        what=(
+            "Sampling (16 prompts × 8 samples, at most 16 tokens, the same draws in all engines) and one GRPO update on these samples, against "
+            "torch with the same weights: a minimal module with the engine's own scheme (a prompt is read once for its samples, a cache "
+            "written in place, finished rows leave the batch), the same compiled, and transformers' Qwen3 with a decode loop by hand. One thread "
+            "each, a process each. “Freed memory kept” is the minimal module with this package's settings of the allocator, which help it too."
+        ),
+        tables=engine_tables,
+        verdict=engine_verdict,
+        limit=(
+            "What limits it next. The products run near the machine's peak already, in both engines, so the larger the model the closer they "
+            "come to each other. What is left is passes over small arrays and the calls that start them, some 60 for each token of a batch. Fewer "
+            "passes (norm weights folded into the matrices, the rotary factors into the norms) and transposed copies of the matrices would make "
+            "another tenth, but change the last bits of all results, and with them every recorded run. A compiled kernel for a whole layer would "
+            "bring more, and need a compiler or binary wheels."
+        ),
+    ),
+    Section(
+        source="job",
+        title="A whole job, beside TRL",
+        command=f"{BENCH}/job.py",
+        what=(
+            "One GRPO job of 25 steps on the same base, rows, reward and settings, here and in TRL's GRPOTrainer, one thread each: the training "
+            "alone in a warm process, a process that does one job from nothing to weights, and each as it is used (jobs here go to a process "
+            "that is warm; TRL is started for a job). The hidden accuracy afterwards says that both did the work."
+        ),
+        tables=job_tables,
+        verdict=job_verdict,
+        limit=(
+            "What limits it next. The training alone is sampling and updates in about equal parts, so it gets faster with the engine; rewards, "
+            "tokens and bookkeeping are under a tenth of it."
+        ),
+    ),
+    Section(
+        source="probe",
+        title="Probes",
+        command=".venvs/verifiers/bin/python benchmarks/probe.py",
+        what=(
+            "An environment.py looked at in a fork of a warm, confined process. CPU-seconds are those of the controller, the warm process and the "
+            "fork together."
+        ),
+        tables=probe_tables,
+        verdict=probe_verdict,
+        limit=(
+            "What limits it next. A plain probe is mostly the kernel's work: a fork and its namespaces. A verifiers probe is verifiers' own "
+            "scoring, one reply at a time; many at once are bounded by the cores."
+        ),
+    ),
+    Section(
+        source="outer",
+        title="What the outer loop adds",
+        command="python benchmarks/outer.py",
+        what=(
+            "A whole pilot: wall-clock against the CPU-seconds of what it is for (jobs, scoring, probes, the agent's sampling and updates, "
+            "grading), and the CPU-seconds of the controller besides, the report among them."
+        ),
+        tables=outer_tables,
+        verdict=outer_verdict,
+        limit=(
+            "What limits it next. Waits: groups are trained in order, so cores idle when the last job of a group is a long one, and the journal, "
+            "the queue and rewards are synced to the disk. Of the controller's own time, writing and reading episodes as JSON is the most, then "
+            "the report with its charts, once a run."
+        ),
+    ),
+    Section(
+        source="queue_rates",
+        title="The job queue",
+        command=f"{BENCH}/queue_rates.py",
+        what=(
+            "Jobs of 1 KB put, leased and finished by 1, 4 and 16 processes on one file, beside two well-known queues on SQLite. They do not "
+            "promise the same: here what was put and what was finished is on the disk when the call returns (“not synced” is without that wait), a "
+            "lease that runs out is handed on, a job has one key and one result. persist-queue keeps its items in hand in memory, so it is asked by "
+            "one process only."
+        ),
+        tables=queue_tables,
+        verdict=queue_verdict,
+        limit=(
+            "What limits it next. One process waits for the disk, twice a job. Many processes wait for each other: SQLite has one writer, and who "
+            "finds it busy sleeps longer each time. A run has one controller, so one process is the usual case."
+        ),
+    ),
+    Section(
+        source="schedule",
+        title="The schedule",
+        command="python benchmarks/schedule.py",
+        what="The real loop, workers and pool on simulated machines with random durations.",
+        tables=schedule_tables,
+    ),
+    Section(
+        source="transfer",
+        title="Machines behind SSH",
+        command=f"{BENCH}/transfer.py",
+        what=(
+            "A real sshd on loopback, with connections and bytes counted on the line. A lease with a job of 5 MB up to the end of its first training "
+            "step: on a host that was never seen, on the next lease, and with the same data again. Then an adapter of 50 MB."
+        ),
+        tables=transfer_tables,
+        limit=(
+            "One connection serves all leases, and a file that the machine has is not sent again. What limits it next: the first lease starts two "
+            "Python programs and loads numpy there; 50 MB are encrypted by one thread in Python's asyncssh, and hashed on both sides."
+        ),
+    ),
+    Section(
+        source="scoring",
+        title="Scoring",
+        command=".venvs/vllm/bin/python benchmarks/scoring.py",
+        what=(
+            "256 hidden items of one base on a warm machine, prompts there, completions back, graded: the nano scorer, and vLLM on the CPU with as many "
+            "requests at once as its server batches (128), and with fewer."
+        ),
+        tables=scoring_tables,
+        limit=(
+            "What limits it next. Of the nano scorer, the sampling itself. Of vLLM on a CPU, the fixed cost of its engine for each token of a batch, "
+            "and an HTTP request for each prompt: at this model's size that is nearly all."
+        ),
+    ),
+)
