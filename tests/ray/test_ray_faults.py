@@ -12,7 +12,7 @@ import pytest
 
 from nested_rl import tasks
 from nested_rl.clock import SystemClock
-from nested_rl.compute import ray_actor
+from nested_rl.compute import ray_actor, ray_host
 from nested_rl.compute.ray import RayCompute
 from nested_rl.errors import MachineLost, SettingsError
 from nested_rl.inner.nano import NanoInnerTrainer
@@ -188,6 +188,18 @@ async def test_a_host_program_that_is_killed_is_a_machine_lost(compute):
             os.kill(int(parent), signal.SIGKILL)
             await machine.run(["true"])
     await gone(int(parent), *pids)
+    left = Path(machine.root).parent  # nobody was there to remove it: the next host program does, when it is old
+    ray_host.sweep(left.parent)
+    assert left.exists()
+    ray_host.sweep(left.parent, left_s=0.0)
+    await absent(left)
+
+
+async def test_the_folder_of_a_host_program_that_runs_is_left_alone(compute):
+    async with compute(1).machine(Need()) as machine:
+        await machine.put("mine", b"1")
+        ray_host.sweep(Path(machine.root).parent.parent, left_s=0.0)
+        assert await machine.get("mine") == b"1"
 
 
 DRIVER = """
@@ -225,6 +237,37 @@ async def test_what_is_idle_is_given_back_to_the_cluster(compute):
     await gone(actor)
     async with backend.machine(Need()) as another:
         assert another.id != machine.id
+
+
+def test_a_backend_serves_one_event_loop_after_the_other(cluster):
+    backend = RayCompute(1, address=cluster.address)
+
+    async def lease():
+        async with backend.machine(Need()) as machine:
+            return (await machine.run(["echo", "on"])).stdout
+
+    async def both():
+        told = await asyncio.gather(lease(), lease())  # the second one waits
+        await backend.close()
+        return told
+
+    for _ in range(2):
+        assert asyncio.run(both()) == ["on\n", "on\n"]
+
+
+async def test_whoever_waits_when_it_is_closed_is_told(compute):
+    backend = compute(1)
+
+    async def lease():
+        async with backend.machine(Need()):
+            pass
+
+    async with backend.machine(Need()):
+        waiting = asyncio.ensure_future(lease())
+        await asyncio.sleep(0.1)
+        await backend.close()
+        with pytest.raises(MachineLost, match="let go"):
+            await asyncio.wait_for(waiting, SOON_S)
 
 
 async def test_a_cluster_without_room_is_told_and_waited_for_and_is_no_host_to_blame(compute, caplog):

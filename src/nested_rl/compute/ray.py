@@ -159,6 +159,8 @@ class RayCompute(ComputeBackend):
             self._waiting += 1
             try:
                 while not self._idle:
+                    if not self._open:
+                        raise MachineLost("the Ray cluster was let go of")
                     if self._troubles:
                         raise self._troubles.pop()
                     if len(self._growing) < self._waiting and self._held < self._max_machines:
@@ -170,6 +172,7 @@ class RayCompute(ComputeBackend):
                 return machine
             finally:
                 self._waiting -= 1
+                del self._troubles[self._waiting :]
                 for task in self._growing[self._waiting :]:
                     task.cancel()  # nobody waits for it any more
 
@@ -185,15 +188,19 @@ class RayCompute(ComputeBackend):
             machine = await within(self._clock, self._start_s, self._made())
         except Overdue:
             told = f"the Ray cluster had no room for {self._asked} within {self._start_s:g} s"
-            self._troubles.append(MachineLost(told))
+            self._trouble(MachineLost(told))
         except Exception as error:  # noqa: BLE001  whatever it was, it is raised where somebody waits
-            self._troubles.append(error)
+            self._trouble(error)
         else:
             self._rest(machine)
         finally:
             here = asyncio.current_task()
             self._growing = [task for task in self._growing if task is not here]
             await self._told()
+
+    def _trouble(self, error: Exception) -> None:
+        if len(self._troubles) < self._waiting:  # or nobody needs it any more
+            self._troubles.append(error)
 
     async def _made(self) -> RayMachine:
         """A new one. Ray may choose a node that has died without its knowledge: then another is asked for, so often."""
@@ -248,5 +255,7 @@ class RayCompute(ComputeBackend):
         machines, self._idle = [*self._idle, *self._lent], []
         self._resting.clear()
         await asyncio.gather(*(machine.close() for machine in machines))
+        await self._told()
+        self._changed, self._opening = asyncio.Condition(), asyncio.Lock()  # the next event loop's
         if was and self._own:
             await asyncio.to_thread(ray_link.disconnect)
