@@ -147,7 +147,6 @@ class Experiment(Choice):
     ) -> None:
         from nested_rl.report.during import DuringRun
         from nested_rl.report.live import Live
-        from nested_rl.report.page import write_report
         from nested_rl.trackers.guard import guarded
 
         live = Live(schedule.steps, mode="quiet" if quiet else "auto", done_steps=tuple(run.metrics()))
@@ -190,7 +189,7 @@ class Experiment(Choice):
                 await session.workers.supervise(loop.run())
         if alarms is not None:
             alarms.set(TRACKER, trackers.trouble)  # what came of the last step is known when they are closed
-        write_report(run)
+        report.last()
         run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
         self._say(run, quiet=quiet)
 

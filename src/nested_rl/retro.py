@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attrs import frozen
-
 from nested_rl import redact
 from nested_rl.alarms import KINDS
-from nested_rl.report import advice, intervals, notable, stages
+from nested_rl.report import advice, intervals, stages
 from nested_rl.report import digest as digests
 from nested_rl.report.digest import Digest
 from nested_rl.report.gantt import NAMES as PHASES
@@ -281,23 +279,12 @@ def _failures(digest: Digest, place: Callable[[str], str]) -> Iterator[str]:
         yield f"And {count(len(found) - MOST_FAILURES, 'rarer kind')}."
 
 
-@frozen
-class _Surprise:
-    """A reason to look at an episode, and what to say of the one that was found."""
-
-    reason: str
-    told: Callable[[Episode], str]
-
-
 def _episodes(run: RunDir, digest: Digest, place: Callable[[str], str]) -> Iterator[str]:
-    told: dict[str, list[str]] = {}
-    for surprise in _SURPRISES:
-        episode = digest.notable[surprise.reason]
-        if episode is not None:
-            name = f"{episode.group:05d}-{episode.member}"
-            about = f"{place(name)} ({_words(episode.task.family)}, version {episode.version})"
-            told.setdefault(about, []).append(surprise.told(episode))
-    yield _bullets([f"{about}: {' Also '.join(several)}" for about, several in told.items()])
+    lines = []
+    for episode, told in digest.notable.told():
+        where = f"{place(f'{episode.group:05d}-{episode.member}')} ({_words(episode.task.family)}, version {episode.version})"
+        lines.append(f"{where}: {_words('. Also '.join(told))}.")
+    yield _bullets(lines)
     best = digest.notable["best"]
     if best is not None and best.outcome.valid:
         yield f"The best job, as it was written ({best.group:05d}-{best.member}):"
@@ -319,54 +306,3 @@ def _job(run: RunDir, episode: Episode) -> Iterator[str]:
 def _ticks(text: str) -> Iterator[str]:
     """Runs of backticks: the fence around a text must be longer than any in it."""
     return (found.group() for found in re.finditer("`+", text))
-
-
-def _scored(e: Episode) -> str:
-    """Its base and its scores, as far as they are known."""
-    outcome = e.outcome
-    if outcome.post is None or outcome.best_baseline is None:
-        return "no job of its was scored"
-    own = outcome.baselines.get(outcome.base or "")
-    before = f"{own.value:.2f} → " if own else ""
-    return f"{_words(outcome.base or 'its base')} {before}{outcome.post.value:.2f}, best untrained base {outcome.best_baseline.value:.2f}"
-
-
-_SURPRISES = (
-    _Surprise("best", lambda e: f"the highest reward, {e.reward:.2f}; {_scored(e)}."),
-    _Surprise(
-        "instructive",
-        lambda e: f"refused at first, accepted at attempt {e.outcome.attempts}, reward {e.reward:.2f}; {_scored(e)}.",
-    ),
-    _Surprise("early", lambda e: f"the best of the untrained agent, reward {e.reward:.2f}; {_scored(e)}."),
-    _Surprise(
-        "weaker base",
-        lambda e: f"chose the base that is weaker untrained, and ended clearly above the stronger: {_scored(e)}.",
-    ),
-    _Surprise(
-        "other family",
-        lambda e: (
-            f"trained on questions of {', '.join(map(_words, e.outcome.families))} only, and did clearly better at its own: {_scored(e)}."
-        ),
-    ),
-    _Surprise(
-        "another reward",
-        lambda e: (
-            f"its own reward ended {notable.own_gap(e) or 0:.2f} above its hidden score: it rewards something else than the task; {_scored(e)}."
-        ),
-    ),
-    _Surprise("unlearned", lambda e: f"training made its base worse: {_scored(e)}."),
-    _Surprise(
-        "worst",
-        lambda e: (
-            f"the lowest reward among accepted jobs, {e.reward:.2f}; {_scored(e)}."
-            if e.outcome.valid
-            else "no job was accepted; the newest of them."
-        ),
-    ),
-    _Surprise(
-        "late refusal",
-        lambda e: (
-            f"the newest episode without an accepted job: it ended by {_code(e.transcript.end)} after {count(len(e.validations), 'submission')}."
-        ),
-    ),
-)

@@ -113,9 +113,11 @@ def test_episodes_are_linked_to_pages_of_their_own_or_to_their_folders(run):
     assert all((run.path / link).is_file() for link in pages)
 
 
-def test_the_page_of_an_episode_is_written_once(run):
+def test_while_a_run_goes_on_the_page_of_an_episode_is_written_once(tmp_path):
+    run = make_run(tmp_path / "run", steps=3, done=2, groups_per_step=2, group_size=4)
     write_report(run)
     before = {path: path.stat().st_mtime_ns for path in (run.path / "transcripts").glob("*.html")}
+    assert before
     write_report(run)
     assert {path: path.stat().st_mtime_ns for path in (run.path / "transcripts").glob("*.html")} == before
 
@@ -181,6 +183,37 @@ def test_the_best_job_is_shown_as_it_was_written(run, page):
     assert " ".join(written.split()) in page.text
     assert "learning_rat = 1e-3" in page.text
     assert "- learning_rat" in page.text
+
+
+def test_every_reason_to_look_keeps_the_most_extreme_episode(run):
+    """Against plain loops over all episodes."""
+    found = digest.read(run).notable
+    real = [e for e in run.episodes() if not e.masked]
+    gaps = {id(e): e.result.curve[-1] - e.outcome.post.value for e in real if e.outcome.post}
+    above = [e for e in real if gaps.get(id(e), 0.0) >= 0.5]
+    assert (found["another reward"] is None) == (not above)
+    if above:
+        assert found["another reward"].reward in {e.reward for e in above}
+    first = [e for e in real if e.version == 0 and e.outcome.valid]
+    assert found["early"].reward == max(e.reward for e in first)
+    refused = [e for e in real if not e.outcome.valid]
+    assert found["late refusal"].version == max(e.version for e in refused)
+    weaker = [
+        (e.outcome.post.value - e.outcome.best_baseline.value, e)
+        for e in real
+        if e.outcome.post and e.outcome.base != max(e.outcome.baselines, key=lambda b: e.outcome.baselines[b].value)
+    ]
+    clear = [(value, e) for value, e in weaker if value > 2 * e.outcome.noise]
+    assert (found["weaker base"] is None) == (not clear)
+    told = found.told()
+    assert len({(e.group, e.member) for e, _ in told}) == len(told)
+    assert sum(len(said) for _, said in told) == len(found.found)
+
+
+def test_episodes_worth_a_look_are_on_the_page_with_their_reason(page, run):
+    early = digest.read(run).notable["early"]
+    assert f"Episode {early.group:05d}-{early.member} ({early.task.family}, version 0)" in page.text
+    assert "the best of the untrained agent" in page.text
 
 
 def test_failures_are_counted_by_episode_with_an_example(run):

@@ -6,6 +6,7 @@ import random
 import pytest
 from made_run import made_episode, make_run
 
+from nested_rl.errors import RunDirError
 from nested_rl.report import digest, during, page
 from nested_rl.report.during import DuringRun
 from nested_rl.rundir import RunDir
@@ -127,3 +128,22 @@ def test_at_the_end_of_the_run_a_page_in_the_middle_is_given_up(run, counted):
     pages._write()
     assert not counted
     assert not (run.path / "report.html").exists()
+
+
+def test_the_last_page_is_of_the_whole_run_and_a_mistake_in_it_ends_nothing(run, monkeypatch, caplog):
+    pages = DuringRun(run, monotonic=Clock())
+    pages.last()
+    assert "3 of 5 steps done" in (run.path / "report.html").read_text()
+    monkeypatch.setattr(page, "render_digest", lambda run, digest: 1 / 0)
+    with caplog.at_level(logging.WARNING):
+        pages.last()
+    assert ["could not be written: ZeroDivisionError" in record.message for record in caplog.records] == [True]
+
+
+def test_a_last_page_that_has_no_room_is_an_error_of_the_run(run, monkeypatch):
+    def full(path, data):
+        raise RunDirError("no room")
+
+    monkeypatch.setattr(page, "write_atomic", full)
+    with pytest.raises(RunDirError, match="no room"):
+        DuringRun(run, monotonic=Clock()).last()

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from nested_rl import redact
+from nested_rl.errors import RunDirError
 from nested_rl.report.digest import Growing
 from nested_rl.rundir import RunDir
 
@@ -63,6 +64,18 @@ class DuringRun:
         self._stop = True
         if self._thread is not None:
             self._thread.join()
+
+    def last(self) -> None:
+        """The page of the whole run. A mistake in it is told, and ends nothing; RunDirError where it cannot be put on the disk."""
+        from nested_rl.report.page import write_report
+
+        self.close()
+        try:
+            write_report(self._run)
+        except RunDirError:
+            raise
+        except Exception as error:  # noqa: BLE001  as above
+            log.warning("the run is finished, but its report could not be written: %r", error)
 
     def _write(self) -> None:
         from nested_rl.report.page import write_digest

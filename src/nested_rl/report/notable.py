@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from attrs import define, field, frozen
 
+from nested_rl.report.phrases import count
 from nested_rl.types import Episode
 
 GAP = 0.5
@@ -16,10 +17,14 @@ CLEAR = 2.0
 
 @frozen(kw_only=True)
 class Reason:
-    """Why an episode is kept: `rank` is None for one it does not concern; of the others the highest is kept, of equals the newest."""
+    """Why an episode is kept: `rank` is None for one it does not concern; of the others the highest is kept, of equals the newest.
+
+    `told` says in half a sentence what is to be seen there.
+    """
 
     name: str
     rank: Callable[[Episode], tuple[float, ...] | None]
+    told: Callable[[Episode], str]
 
 
 @define
@@ -36,6 +41,15 @@ class Notable:
             rank = reason.rank(episode)
             if rank is not None and (reason.name not in self.found or rank >= self.found[reason.name][0]):
                 self.found[reason.name] = (rank, episode)
+
+    def told(self) -> list[tuple[Episode, list[str]]]:
+        """Each episode once, with all that there is to say of it, in the order of the reasons."""
+        said: dict[tuple[int, int], tuple[Episode, list[str]]] = {}
+        for reason in REASONS:
+            episode = self[reason.name]
+            if episode is not None:
+                said.setdefault((episode.group, episode.member), (episode, []))[1].append(reason.told(episode))
+        return list(said.values())
 
     def __getitem__(self, name: str) -> Episode | None:
         """The episode kept for a reason."""
@@ -111,14 +125,62 @@ def _late_refusal(e: Episode) -> tuple[float, ...] | None:
     return None if e.outcome.valid else (float(e.version), float(e.group))
 
 
+def _scored(e: Episode) -> str:
+    """Its base and its scores, as far as they are known."""
+    outcome = e.outcome
+    if outcome.post is None or outcome.best_baseline is None:
+        return "no job of its was scored"
+    own = outcome.baselines.get(outcome.base or "")
+    before = f"{own.value:.2f} → " if own else ""
+    return f"{outcome.base or 'its base'} {before}{outcome.post.value:.2f}, best untrained base {outcome.best_baseline.value:.2f}"
+
+
+def _told_worst(e: Episode) -> str:
+    if not e.outcome.valid:
+        return "no job was accepted so far; this is the newest"
+    return f"the lowest reward among accepted jobs, {e.reward:.2f}; {_scored(e)}"
+
+
+def _told_refusal(e: Episode) -> str:
+    return f'the newest without an accepted job: it ended by "{e.transcript.end}" after {count(len(e.validations), "submission")}'
+
+
+def _told_other_family(e: Episode) -> str:
+    return (
+        f"trained on questions of {', '.join(e.outcome.families)} only, and did clearly better at its own: {_scored(e)}"
+    )
+
+
 REASONS = (
-    Reason(name="best", rank=_best),
-    Reason(name="instructive", rank=_instructive),
-    Reason(name="worst", rank=_worst),
-    Reason(name="another reward", rank=_another_reward),
-    Reason(name="unlearned", rank=_unlearned),
-    Reason(name="weaker base", rank=_weaker_base),
-    Reason(name="other family", rank=_other_family),
-    Reason(name="early", rank=_early),
-    Reason(name="late refusal", rank=_late_refusal),
+    Reason(name="best", rank=_best, told=lambda e: f"the highest reward, {e.reward:.2f}; {_scored(e)}"),
+    Reason(
+        name="instructive",
+        rank=_instructive,
+        told=lambda e: (
+            f"refused at first, accepted at attempt {e.outcome.attempts}, reward {e.reward:.2f}; {_scored(e)}"
+        ),
+    ),
+    Reason(
+        name="early",
+        rank=_early,
+        told=lambda e: f"the best of the untrained agent, reward {e.reward:.2f}; {_scored(e)}",
+    ),
+    Reason(
+        name="weaker base",
+        rank=_weaker_base,
+        told=lambda e: (
+            f"chose a base that is not the strongest untrained one, and ended clearly above it: {_scored(e)}"
+        ),
+    ),
+    Reason(name="other family", rank=_other_family, told=_told_other_family),
+    Reason(
+        name="another reward",
+        rank=_another_reward,
+        told=lambda e: (
+            f"its own reward ended {own_gap(e) or 0:.2f} above its hidden score: it pays on another scale, or for something else than the task; {_scored(e)}"
+        ),
+    ),
+    Reason(name="unlearned", rank=_unlearned, told=lambda e: f"training made its base worse: {_scored(e)}"),
+    Reason(name="worst", rank=_worst, told=_told_worst),
+    Reason(name="late refusal", rank=_late_refusal, told=_told_refusal),
 )

@@ -69,6 +69,7 @@ def render(run: RunDir) -> str:
 
 def render_digest(run: RunDir, digest: Digest) -> str:
     """The same, of what was read already; only the files of the jobs that are shown are read from `run`."""
+    shown = pictures.showcases(run, digest)
     page = templates().get_template("page.html.j2")
     return page.render(
         d=digest,
@@ -77,7 +78,8 @@ def render_digest(run: RunDir, digest: Digest) -> str:
         started=_date(digest.started_at),
         pictures=pictures.draw(digest),
         gantt=gantt.draw(digest.timeline),
-        showcases=pictures.showcases(run, digest),
+        showcases=shown,
+        surprises=[told for told in digest.notable.told() if told[0] not in [one.episode for one in shown]],
         failures=_failures(digest),
         most_failures=MOST_FAILURES,
         link=functools.partial(_link, run),
@@ -189,6 +191,6 @@ def _hygiene(digest: Digest) -> list[tuple[str, str, str]]:
     gap = (
         "jobs with a reward of their own",
         f"{digest.own_above:,} of {digest.scored:,}",
-        f"at the end it was at least {GAP} above the hidden score: it rewards something else than the task",
+        f"at the end it was at least {GAP} above the hidden score: it pays on another scale, or for something else than the task",
     )
     return [*((what, f"{round(digest.total(key)):,}", why) for key, what, why in facts), cut_off, gap]
