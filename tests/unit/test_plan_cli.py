@@ -1,11 +1,15 @@
 """`nested-rl plan`, and the question before a run that costs money."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from nested_rl.cli import runfile
 from nested_rl.experiment import Experiment
+from nested_rl.plan.published import MODEL, PILOT_7
 from nested_rl.rundir import RunDir
 
 FREE = 'families = ["calc_chain"]\n[run]\nsteps = 2\ngroups_per_step = 1\ngroup_size = 2\neval_every = 0\n'
@@ -114,6 +118,8 @@ def test_a_finished_run_is_shown_without_a_question(told, file, ran, tmp_path, m
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     run = RunDir.create(tmp_path / "old", {"steps": 1})
     run.metrics_log.append({"step": 0})
+    assert told("run", file(PAID), "--out", tmp_path / "old")[0] == 2  # two steps are asked for now
+    run.metrics_log.append({"step": 1})
     run.close()
     assert told("run", file(PAID), "--out", tmp_path / "old")[0] == 0
     assert len(ran) == 1
@@ -129,3 +135,15 @@ def test_what_is_missing_is_told_before_anything_is_begun(told, file, ran, monke
     assert "at most 2 pods" in " ".join(out.split())
     assert "missing: " in err
     assert "RUNPOD_API_KEY" in err
+
+
+def test_the_run_file_of_the_guide_is_the_published_setting(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "cloud-pilot.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "pilot7.toml").write_text(text)
+    asked = runfile.read(tmp_path / "pilot7.toml")
+    made = runfile.experiment(asked, beside=tmp_path)
+    setting = {**asked.run.arguments(), "machines": made.compute.max_machines}
+    assert setting == dict(PILOT_7.setting)
+    assert (made.trainer.model, made.inner.bases) == (MODEL, ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B"))
+    assert len(made.compute.candidates) == 4

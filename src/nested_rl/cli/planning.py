@@ -68,9 +68,8 @@ def agreed(experiment: Experiment, asked: RunFile, place: Path | None, *, quiet:
     Raises SettingsError where nobody can be asked, and when something is missing.
     """
     from nested_rl.plan import spends
-    from nested_rl.rundir import RunDir
 
-    done = place is not None and (place / "run.toml").is_file() and RunDir.open(place).finished
+    done = place is not None and _done(place, steps=asked.run.steps or 25)
     if done or not spends(experiment):
         return True
     made = of(experiment, asked)
@@ -79,3 +78,10 @@ def agreed(experiment: Experiment, asked: RunFile, place: Path | None, *, quiet:
     if made.missing:
         raise SettingsError("missing: " + "; ".join(f"{one.name} ({one.hint})" for one in made.missing))
     return made.ask()
+
+
+def _done(place: Path, *, steps: int) -> bool:
+    """Whether the run there has as many steps as are asked for now, which may be more than before."""
+    from nested_rl.rundir import RunDir
+
+    return (place / "run.toml").is_file() and len(RunDir.open(place).metrics()) >= steps
