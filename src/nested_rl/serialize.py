@@ -225,11 +225,14 @@ def _class(cls: type) -> Hook:
                 raise _Unknown(str(name), list(fields))
         values = {}
         for name, field in fields.items():
-            with _at(name):
+            try:  # `_at` says the same, but takes as long as the rest
                 if name in data:
                     values[name] = _CONVERTER.structure(data[name], field.type)
                 elif field.default is attrs.NOTHING:
                     raise _Unfit("missing")
+            except _Unfit as bad:
+                bad.path = (name, *bad.path)
+                raise
         return cls(**values)
 
     return structure
@@ -241,8 +244,9 @@ def _tuple(kind: Any) -> Hook:
     def structure(data: Any, _: Any) -> tuple[Any, ...]:
         if not isinstance(data, (list, tuple)):
             raise _Unfit(f"expected a list, got {_show(data)}")
-        if item is int and all(type(x) is int for x in data):
-            return tuple(data)  # ids are many: no call for each
+        kinds = set(map(type, data)) if item in _NUMBERS else ()
+        if kinds == {item} and (item is int or all(map(math.isfinite, data))):
+            return tuple(data)  # ids and log-probabilities are many: no call for each
         values: list[Any] = []
         try:
             values.extend(_CONVERTER.structure(value, item) for value in data)
@@ -252,6 +256,10 @@ def _tuple(kind: Any) -> Hook:
         return tuple(values)
 
     return structure
+
+
+_NUMBERS = (int, float)
+_FLAT = (tuple[int, ...], tuple[int, ...] | None, tuple[float, ...], tuple[float, ...] | None)
 
 
 def _mapping(kind: Any) -> Hook:
@@ -265,6 +273,10 @@ def _mapping(kind: Any) -> Hook:
         return values
 
     return structure
+
+
+def _listed(numbers: tuple[float, ...] | None) -> list[float] | None:
+    return None if numbers is None else list(numbers)
 
 
 def _generic(origin: Any) -> Callable[[Any], bool]:
@@ -284,6 +296,7 @@ def _converter() -> Converter:
     converter.register_structure_hook_factory(_generic(Mapping), _mapping)
     converter.register_structure_hook_func(lambda kind: kind == Message | Turn, _by_kind)
     converter.register_unstructure_hook_func(lambda kind: kind == Message | Turn, _with_kind)
+    converter.register_unstructure_hook_func(lambda kind: kind in _FLAT, _listed)
     return converter
 
 
