@@ -189,13 +189,25 @@ async def test_a_budget_stops_a_run_and_a_larger_one_goes_on_with_it(tmp_path):
 
 
 async def test_a_budget_that_covers_few_jobs_at_once_runs_them_a_few_at_a_time(tmp_path):
-    """Eight jobs may be in flight, the worst of each at $0.25: the rest waits until one was cheaper than feared."""
+    """Eight jobs may be in flight, the worst of each at $0.17: the rest waits until one was cheaper than feared."""
     rented = Rented(tmp_path, max_machines=2)
-    run = await rented.go(steps=2, budget=Budget(usd=1.6))
+    run = await rented.go(steps=2, budget=Budget(usd=0.7))
     assert len(run.metrics) == 2
     rented.whole()
     told = [event["message"] for event in RunDir.open(run.path).events("alarm") if event["name"] == "budget"]
     assert any("set aside for others" in message for message in told)
+
+
+@pytest.mark.parametrize("usd", [0.05, 0.35, 0.5, 0.7, 0.9])
+async def test_no_budget_is_ever_passed_and_each_is_used(tmp_path, usd):
+    rented = Rented(tmp_path, max_machines=3)
+    with pytest.raises(BudgetExceeded):
+        await rented.go(steps=12, budget=Budget(usd=usd))
+    spent = sum(row["usd"] for row in rented.whole())
+    assert spent <= usd
+    assert usd - spent < PRICE  # what is left does not cover a pod for an hour, or the worst of a job
+    assert len((await rented.go(steps=12, budget=Budget(usd=50.0))).metrics) == 12
+    rented.whole()
 
 
 async def test_at_the_cap_pods_end_whatever_runs_there(tmp_path):

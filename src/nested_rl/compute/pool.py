@@ -97,7 +97,9 @@ class PodPool(ComputeBackend):
         self.market = Market(candidates, clock=self._clock, job_s=job_s, chance=self._chance)
         self.breaker = Breaker()
         self._places = Places(clock=self._clock)
-        self._purse = Purse(account, now=lambda: self.roster.now, ahead_s=self._terms.reserve_s)
+        self._purse = Purse(
+            account, now=lambda: self.roster.now, ahead_s=self._terms.reserve_s, idle_s=self._terms.idle_s
+        )
         self._watch = Watch(provider, self.roster, breaker=self.breaker, returned=self._returned)
         self._life = Life(
             provider=provider,

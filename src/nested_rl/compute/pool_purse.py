@@ -18,12 +18,15 @@ ENDING_S: Final = 60.0
 class Purse:
     """Reservations of pods. Without an account there is no limit, and nothing to pay into. `ledger` is the account's name.
 
-    `now` is the journal's time.
+    `now` is the journal's time; for `ahead_s` a pod is paid ahead that is coming up or works for nobody's reservation, for `idle_s`
+    one that is free or has its job's.
     """
 
-    def __init__(self, account: Account | None, *, now: Callable[[], float], ahead_s: float) -> None:
+    def __init__(
+        self, account: Account | None, *, now: Callable[[], float], ahead_s: float, idle_s: float = 300.0
+    ) -> None:
         self.account, self.ledger = account, ""
-        self._now, self._ahead_s = now, ahead_s
+        self._now, self._ahead_s, self._short_s = now, ahead_s, min(ahead_s, idle_s + ENDING_S)
         self._held: dict[str, float] = {}
         self._rates: dict[str, float] = {}
         self._jobs: dict[str, float] = {}
@@ -58,9 +61,9 @@ class Purse:
         key = str(pod.name)
         if self.account is None:
             return
-        self._rates[key], usd = pod.usd_per_hour, self._wanted(pod)
-        # Half of the time ahead may pass before more is set aside.
-        if usd <= self._held.get(key, 0.0) + pod.usd_per_hour * self._ahead_s / 7200:
+        self._rates[key] = pod.usd_per_hour
+        owed, usd = self._owed(pod), self._wanted(pod)
+        if self._held.get(key, 0.0) - owed >= (usd - owed) / 2:  # half of it may pass before more is set aside
             return
         self.account.reserve(key, usd)
         self._held[key] = usd
@@ -104,8 +107,13 @@ class Purse:
 
     def _wanted(self, pod: Rented) -> float:
         """What should be set aside: what it owes, and its time ahead or the job that it has."""
-        ahead = pod.usd_per_hour * self._ahead_s / 3600
-        return max(self._owed(pod) + ahead, self._jobs.get(str(pod.name), 0.0))
+        owed, job = self._owed(pod), self._jobs.get(str(pod.name), 0.0)
+        ahead, short = (pod.usd_per_hour * seconds / 3600 for seconds in (self._ahead_s, self._short_s))
+        if pod.state is State.READY:
+            return owed + short
+        if pod.state is State.BUSY and job:
+            return max(owed, job) + short
+        return max(owed + ahead, job)
 
 
 def _told(pod: Rented, row: PodCost) -> dict[str, JSON]:
