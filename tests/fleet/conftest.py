@@ -40,6 +40,25 @@ async def world():
 
 
 @pytest.fixture
+def shims(world, monkeypatch):
+    """Programs of a pod that say what a test wants: `nvidia-smi`, `df`."""
+    from pods import GPU
+
+    folder = world.folder / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{world.path}")
+
+    def says(program, script):
+        draft = folder / f".{program}"
+        draft.write_text(f"#!/bin/sh\n{script}\n")
+        draft.chmod(0o755)
+        draft.rename(folder / program)
+
+    says("nvidia-smi", f"echo '{GPU}'")
+    return says
+
+
+@pytest.fixture
 async def sshds(tmp_path):
     """Makes hosts; all of them are ended with the test."""
     from sshd import Sshd

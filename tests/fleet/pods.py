@@ -24,6 +24,8 @@ from nested_rl.rundir import Log
 from nested_rl.types import Need
 
 GPUS = ["NVIDIA RTX A5000"]
+GPU = "NVIDIA RTX A5000, 24564, 1, 570.10, 0"
+"""What `nvidia-smi` says of one that is in order."""
 DEAREST = 0.34
 LOOK_S = 0.5
 TERMS = Terms(look_s=LOOK_S, find_s=2.0)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from attrs import evolve
-from pods import GPUS, TERMS
+from pods import GPU, GPUS, TERMS
 
 from nested_rl.compute.pool_preflight import Preflight, recheck
 from nested_rl.compute.provider import Candidate
@@ -15,7 +15,6 @@ from nested_rl.types import Need
 
 KINDS = [Candidate(gpu=GPUS[0], gpus=n, cloud="community", gpu_memory_gib=24) for n in (1, 2)]
 """After a failure a kind is left alone for half a minute: these tests have another."""
-GPU = "NVIDIA RTX A5000, 24564, 1, 570.10, 0"
 
 
 async def test_20_a_job_goes_on_when_the_line_breaks_long_after_it_was_asked_for(world):
@@ -143,23 +142,6 @@ async def test_29_what_arrives_damaged_is_fetched_again_and_then_its_pod_is_lost
             await fetch()
     assert await fetch() == b"right"
     await world.settled(most=2)
-
-
-@pytest.fixture
-def shims(world, monkeypatch):
-    """Programs of a pod that say what a test wants: `nvidia-smi`, `df`."""
-    folder = world.folder / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{world.path}")
-
-    def says(program, script):
-        draft = folder / f".{program}"
-        draft.write_text(f"#!/bin/sh\n{script}\n")
-        draft.chmod(0o755)
-        draft.rename(folder / program)
-
-    says("nvidia-smi", f"echo '{GPU}'")
-    return says
 
 
 @pytest.mark.parametrize(

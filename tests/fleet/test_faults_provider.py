@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,4 +173,17 @@ async def test_a_watchdog_that_is_killed_is_there_again(world):
     world.signal(watching(), signal.SIGKILL)
     await world.until(lambda: not world.fake.alive())
     world.fake.pods.clear()  # nobody but the provider knew of it
+    await world.settled(most=1)
+
+
+@pytest.mark.parametrize("off_s", [-7200, 7200], ids=["behind", "ahead"])
+async def test_28_a_pod_whose_clock_is_wrong_works_and_ends_with_its_lease(world, shims, off_s):
+    """Its `date` is; the lease is counted by its uptime."""
+    shims(
+        "date",
+        f'[ "$1" = +%s ] && echo $(($(exec {shutil.which("date")} +%s) + {off_s})) || exec {shutil.which("date")} "$@"',
+    )
+    compute = world.compute(lease_s=3.0, terms=evolve(TERMS, ttl_s=6 * 3600.0))
+    assert await world.job(compute, "one", 5) == ["pod1"]
+    assert not world.fake.pods["pod1"].ended_at
     await world.settled(most=1)

@@ -155,10 +155,10 @@ class Fleet:
         number = len(self.fake.pods)
         if self.boot_s is None:
             return
-        self.boots.append(asyncio.ensure_future(self._boot(pod, f"10.0.{number // 250}.{number % 250}")))
+        self.boots.append(asyncio.ensure_future(self._boot(pod, f"10.0.{number // 250}.{number % 250}", self.boot_s)))
 
-    async def _boot(self, pod, host):
-        await self.clock.sleep(self.boot_s)
+    async def _boot(self, pod, host, boot_s):
+        await self.clock.sleep(boot_s)
         if pod.ended_at is None:
             self.fake.run(pod, ssh=(host, 22))
 

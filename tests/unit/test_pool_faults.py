@@ -1,6 +1,8 @@
 """Fault cases of the pool that are in no other file; the table in tests/fleet/README.md says where each is."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from pool_play import A40, A5000, Fleet, run
@@ -105,3 +107,20 @@ async def test_08_a_place_where_two_never_came_up_is_tried_again_later():
 
     (used,) = await run(fleet, work(), pool)
     assert fleet.connects == ["pod1", "pod2", used]  # those in between were not even connected to
+
+
+def test_the_table_of_cases_names_tests_that_there_are():
+    root = Path(__file__).parents[1]
+    lines = (root / "fleet" / "README.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if re.match(r"\| \d", line)]
+    assert [int(number) for number, *_ in rows] == list(range(1, 35))
+    for number, _, *cells in rows:
+        assert any(cell.strip(" |") for cell in cells), number
+        for cell in cells:
+            text = ""
+            for name in re.findall(r"`([^`]+)`", cell):
+                if name.endswith(".py"):
+                    (path,) = [*root.glob(f"fleet/{name}"), *root.glob(f"unit/{name}")]
+                    text = path.read_text()
+                else:
+                    assert name in text, (number, name)
