@@ -35,6 +35,7 @@ _NAMES = {
     "sweep": "nested_rl.sweeps",
 }
 _MODULES = (
+    "plan",
     "tasks",
     "trainers",
     "policies",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         errors,
         harness,
         inner,
+        plan,
         policies,
         queues,
         rewards,
@@ -106,6 +108,7 @@ __all__ = [
     "errors",
     "harness",
     "inner",
+    "plan",
     "policies",
     "queues",
     "rewards",

@@ -244,6 +244,12 @@ def test_a_dearer_end_at_which_the_run_would_stop_is_said():
     assert any("at their high end the run would stop by itself" in note for note in plan.notes)
 
 
+def test_what_is_planned_with_less_than_may_come_is_said():
+    exp = nrl.Experiment(harness=nrl.harness.ToolHarness(max_jobs=3))
+    notes = exp.plan(1, **SCHEDULE).notes
+    assert any("may hand in 3 jobs and is planned with one" in note for note in notes)
+
+
 def test_json_holds_everything(plan):
     told = json.loads(json.dumps(plan.as_json()))
     assert told["usd"]["total"]["mid"] == pytest.approx(plan.total_usd.mid)

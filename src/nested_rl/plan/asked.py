@@ -39,6 +39,7 @@ def setting(chosen: Choice, schedule: Schedule, families: Sequence[str]) -> Sett
         rents=Rents(candidates=tuple(candidates), terms=compute.terms) if candidates else None,
         usd_per_hour=0.0 if candidates else float(getattr(compute, "usd_per_hour", 0.0)),
         job_timeout_s=float(getattr(inner, "timeout_s", 3600.0)),
+        max_jobs=int(getattr(chosen.harness, "max_jobs", 1)),
         alarms=chosen.alarms or AlarmRules(),
     )
 

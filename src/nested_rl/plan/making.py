@@ -129,6 +129,8 @@ def _setting(setting: Setting) -> dict[str, int]:
 def _notes(plan: Plan, budget: Budget | None) -> Iterator[str]:
     told, rents, usd = plan.assumptions, plan.setting.rents, plan.total_usd
     yield "Rewards are not simulated: a plan says what a run takes, not what comes of it."
+    if (most := plan.setting.max_jobs) > 1:
+        yield f"An episode may hand in {most} jobs and is planned with one: jobs and machines may come to {most} times as much."
     if rents is not None:
         unpriced = [one.name for one in rents.candidates if one.name not in told.usd_per_hour]
         if unpriced:

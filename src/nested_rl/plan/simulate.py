@@ -54,6 +54,8 @@ class Setting:
     usd_per_hour: float = 0.0
     """Of a machine that is simply there."""
     job_timeout_s: float = 3600.0
+    max_jobs: int = 1
+    """What an episode may hand in. A simulated one hands in one job at most."""
     alarms: AlarmRules = field(factory=AlarmRules)
 
     def but(self, *, machines: int | None = None, **schedule: Any) -> Setting:
