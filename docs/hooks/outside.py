@@ -25,7 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
     while todo:
         page = todo.pop()
         for target in _targets(page):
-            if not target.is_relative_to(DOCS) and target not in _shown and target.exists():
+            if not _published(target) and target not in _shown and target.exists():
                 _shown[target] = f"code/{target.relative_to(ROOT).as_posix().replace('.md', '')}.md"
                 todo += [target] if target.suffix == ".md" else []
     for target, where in _shown.items():
@@ -50,6 +50,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         return f"]({posixpath.relpath(there, posixpath.dirname(uri) or '.')}{link[2] or ''})"
 
     return LINK.sub(pointed, markdown)
+
+
+def _published(target: Path) -> bool:
+    """Whether the site has it anyway: pages, pictures and other files of docs/, but no folders and no programs."""
+    return target == DOCS or (target.is_relative_to(DOCS) and target.is_file() and target.suffix != ".py")
 
 
 def _targets(page: Path) -> list[Path]:
