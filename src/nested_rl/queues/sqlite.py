@@ -75,9 +75,9 @@ class SqliteQueue(JobQueue):
                 )
             elif (result := _job(row).result) is not None and result.fault == "infra":
                 self._set(row, spec=text, state=JobState.QUEUED, tries=0, owner="", error="", result=None)
-            job = _job(self._row("key = ?", key))
+            row = self._row("key = ?", key)
         await asyncio.to_thread(self._file.sync)
-        return job
+        return _job(row)
 
     async def lease(self, owner: str, *, ttl_s: float) -> Job | None:
         if not self._work_to_do():  # most calls of idle workers end here, without the write lock
@@ -118,16 +118,17 @@ class SqliteQueue(JobQueue):
             else:
                 values = (int(job.id), job.delivery, job.owner, self._clock.now(), text)
                 self._file.db.execute("INSERT INTO late VALUES (?, ?, ?, ?, ?)", values)
-            job = _job(self._row("seq = ?", job.id))
+            row = self._row("seq = ?", job.id)
         await asyncio.to_thread(self._file.sync)
-        return job
+        return _job(row)
 
     async def release(self, job: Job, *, error: str = "", counts: bool = True) -> Job:
         with self._file.writing():
             row = self._held(job)
             if row is not None:
                 self._give_back(row, error, counts=counts)
-            return _job(self._row("seq = ?", job.id))
+            row = self._row("seq = ?", job.id)
+        return _job(row)
 
     async def wait(self, job_id: str) -> Job:
         while True:

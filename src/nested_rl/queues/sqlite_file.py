@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,7 @@ CREATE TABLE IF NOT EXISTS late (                 -- results that came after ano
     result   TEXT NOT NULL
 );
 """
+_PAUSE_S = 0.0002, 0.001
 ADVICE = {
     "SQLITE_FULL": "the disk is full; free some space and run again, nothing that was recorded is lost",
     "SQLITE_BUSY": "another process keeps it locked; see which one has the file open",
@@ -75,7 +78,7 @@ class SqliteFile:
     def writing(self) -> Iterator[None]:
         """One transaction that no other process can get into."""
         with self.plainly():
-            self.db.execute("BEGIN IMMEDIATE")
+            self._begin()
             try:
                 yield
                 self.db.execute("COMMIT")
@@ -83,6 +86,27 @@ class SqliteFile:
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
                 raise
+
+    def _begin(self) -> None:
+        """Wait for the one place that a file has for a writer.
+
+        A turn takes a fraction of a millisecond, so that is how long is slept between two tries; SQLite's own waiting sleeps
+        longer each time, up to a tenth of a second, while the place is empty.
+        """
+        until_s = time.monotonic() + self._busy_s
+        self.db.execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    self.db.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until_s:
+                        raise
+                    time.sleep(random.uniform(*_PAUSE_S))
+                else:
+                    return
+        finally:
+            self.db.execute(f"PRAGMA busy_timeout = {round(1000 * self._busy_s)}")
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk. Callers that come together share the wait.
