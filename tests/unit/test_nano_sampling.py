@@ -9,6 +9,7 @@ from nested_rl.errors import SettingsError
 from nested_rl.nano.cache import Cache
 from nested_rl.nano.config import Qwen3Config
 from nested_rl.nano.decode import Decoder
+from nested_rl.nano.folder import load_model, weights_path
 from nested_rl.nano.losses import token_logprobs
 from nested_rl.nano.model import Qwen3
 from nested_rl.nano.packing import left_padded, pack_groups
@@ -136,6 +137,17 @@ def test_wrong_use_is_refused(prompts, settings, says):
 def test_an_empty_prompt_is_refused():
     with pytest.raises(SettingsError, match="at least one token"):
         pad_left([[1], []], 0)
+
+
+def test_many_rows_at_once_are_read_bit_by_bit_too():
+    model, _ = load_model(weights_path("nano-m"))
+    decoder, rng = Decoder(model), np.random.default_rng(0)
+    rows, ours = rng.integers(3, 60, (160, 3)), Cache.empty(model.config, 160, 3, np.dtype(np.float32))
+    whole = Cache.empty(model.config, 160, 3, np.dtype(np.float32))
+    for t in range(3):
+        ids, at = rows[:, t : t + 1], np.full((160, 1), t)
+        expected = model.logits(model.forward(ids, at, cache=whole))
+        assert np.array_equal(decoder.logits(decoder.step(ids, at, None, ours)), expected)
 
 
 @pytest.mark.parametrize("padded", [True, False])
