@@ -83,7 +83,7 @@ def children_s() -> float:
 
 def pilot(steps: int, seed: int, profile: Path | None) -> dict[str, float]:
     """One pilot from scratch, and its bill."""
-    account, profiler = Account(), cProfile.Profile()
+    account, profiler = Account(), cProfile.Profile(time.thread_time)
     with tempfile.TemporaryDirectory() as folder, account.open():
         before, before_children, started = time.process_time(), children_s(), time.perf_counter()
         if profile:

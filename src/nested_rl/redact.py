@@ -192,7 +192,7 @@ def _walk(value: Any, secrets: tuple[str, ...]) -> Any:
                 value = value.replace(secret, MARK)
         return _shaped(value)
     if isinstance(value, dict):
-        clean = {_walk(key, secrets): _field(key, item, secrets) for key, item in value.items()}
+        clean = {_name(key, secrets): _field(key, item, secrets) for key, item in value.items()}
         same = all(a is b and x is y for (a, x), (b, y) in zip(clean.items(), value.items(), strict=False))
         return value if same and len(clean) == len(value) else clean
     if isinstance(value, list | tuple):
@@ -203,10 +203,30 @@ def _walk(value: Any, secrets: tuple[str, ...]) -> Any:
     return value
 
 
+@functools.lru_cache(maxsize=4096)
+def _named(key: str, secrets: tuple[str, ...]) -> str:
+    clean: str = _walk(key, secrets)
+    return clean
+
+
+def _name(key: Any, secrets: tuple[str, ...]) -> Any:
+    """The names of fields are few, and come again and again."""
+    if type(key) is not str:
+        return _walk(key, secrets)
+    clean = _named(key, secrets)
+    return key if clean == key else clean
+
+
+@functools.lru_cache(maxsize=4096)
+def _telling(key: str) -> bool:
+    """Whether a field of this name holds a secret."""
+    return _FIELD.match(key.replace("-", "_")) is not None
+
+
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
 def _field(key: Any, value: Any, secrets: tuple[str, ...]) -> Any:
-    if isinstance(value, str) and value and isinstance(key, str) and _FIELD.match(key.replace("-", "_")):
+    if isinstance(value, str) and value and isinstance(key, str) and _telling(key):
         return value if value == MARK else MARK
     return _walk(value, secrets)

@@ -120,7 +120,7 @@ def _show(data: Any) -> str:
 
 def _plain(value: Any) -> JSON:
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return list(value) if _SCALARS.issuperset(map(type, value)) else [_plain(v) for v in value]
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (Message, Turn)):
@@ -149,7 +149,9 @@ def _all_finite(data: list[Any]) -> bool:
     kinds = set(map(type, data))
     if not _SCALARS.issuperset(kinds):
         return False
-    return float not in kinds or all(map(math.isfinite, (x for x in data if type(x) is float)))
+    if kinds == {float}:
+        return all(map(math.isfinite, data))
+    return float not in kinds or all(math.isfinite(x) for x in data if type(x) is float)
 
 
 _SCALARS = frozenset({int, float, bool, str, type(None)})
