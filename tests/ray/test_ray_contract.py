@@ -7,6 +7,17 @@ from nested_rl.testing import ComputeSuite, MachineSuite
 from nested_rl.types import Need
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _connected(cluster):
+    """The program's own connection to the cluster, which a backend uses and leaves alone; in the other tests it makes one."""
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
 class TestRayCompute(ComputeSuite):
     @pytest.fixture
     async def compute(self, cluster):
