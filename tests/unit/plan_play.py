@@ -11,6 +11,7 @@ PLAIN = {
     "job_spread": 0.0,
     "job_failure": 0.0,
     "baseline_s": 0.0,
+    "tries": 1.0,
     "valid": 1.0,
     "distinct": 1.0,
     "probe_s": 0.0,

@@ -40,6 +40,12 @@ def test_attempts_cost_the_agents_time_and_tokens():
     assert 600 < found.spent.prompt_tokens < 850  # 36 attempts of 20, more or less
 
 
+def test_an_agent_that_gives_up_hands_in_no_more():
+    found = simulate(setting(machines=4, steps=20), told(tries=0.5, valid=0.0, turns=1.0, turn_s=1.0))
+    assert found.jobs == 0
+    assert 1.5 * 80 < found.spent.attempts < 2 * 80  # 1 + 1/2 + 1/4 stretches of work an episode, one with each chance
+
+
 def test_the_same_seed_is_the_same_run_and_another_is_not():
     asked, varied = pods(machines=3, steps=4), told_pods(job_spread=0.5, lost_per_hour=0.5, refused=0.3)
     one, again, other = (simulate(asked, varied, seed=seed) for seed in (1, 1, 2))

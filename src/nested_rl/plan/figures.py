@@ -83,6 +83,8 @@ class Assumptions:
     """Share of deliveries that fail for reasons of ours."""
     baseline_s: Guess
     """Seconds to score one untrained base on one split of a family's evaluation."""
+    tries: Guess
+    """Share of an agent's chances to hand in that it takes; with any other its episode is over."""
     valid: Guess
     """Share of attempts that are accepted."""
     distinct: Guess
@@ -90,7 +92,7 @@ class Assumptions:
     probe_s: Guess
     """Seconds to check one attempt."""
     turns: Guess
-    """Turns of the agent for one attempt."""
+    """Turns of the agent for one chance to hand in."""
     turn_s: Guess
     """Seconds of one turn."""
     prompt_tokens: Guess

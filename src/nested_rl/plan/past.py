@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nested_rl.plan.figures import ANY, Assumptions, Guess, spread
+from nested_rl.plan.stand_ins import ATTEMPTS
 from nested_rl.rundir import RunDir
 from nested_rl.types import JSON, Episode
 
@@ -22,7 +23,7 @@ def measured(path: Path, told: Assumptions, *, candidates: Sequence[str] = ()) -
     run = RunDir.open(path)
     source, episodes = f"measured in {path}", list(run.episodes())
     values: dict[str, Any] = dict(_jobs(run, episodes, source))
-    values |= _agent(episodes, source)
+    values |= _agent(episodes, source, tokens=told.prompt_tokens.high > 0)
     values |= _updates(run, len(episodes), source)
     values |= _pods([row for row in run.costs() if str(row["kind"]).startswith("pod/")], candidates, source)
     scored = [
@@ -54,18 +55,22 @@ def _jobs(run: RunDir, episodes: Sequence[Episode], source: str) -> Iterator[tup
         yield "distinct", Guess.of(len({e.job_key for e in accepted}) / len(accepted), "share", source)
 
 
-def _agent(episodes: Sequence[Episode], source: str) -> Iterator[tuple[str, Any]]:
-    checked = [v for e in episodes for v in e.validations]
+def _agent(episodes: Sequence[Episode], source: str, *, tokens: bool) -> Iterator[tuple[str, Any]]:
+    whole = [e for e in episodes if not e.masked]
+    checked = [v for e in whole for v in e.validations]
     if not checked:
         return
-    turns = [turn for e in episodes for turn in e.transcript.turns]
-    probes_s = sum(v.seconds for v in checked)
+    turns = [turn for e in whole for turn in e.transcript.turns]
+    given_up = sum(not e.outcome.valid and len(e.validations) < ATTEMPTS for e in whole)
+    chances, probes_s = len(checked) + given_up, sum(v.seconds for v in checked)
+    yield "tries", Guess.of(len(checked) / chances, "share", source)
     yield "valid", spread([float(v.ok) for v in checked], "share", source)
     yield "probe_s", spread([v.seconds for v in checked], "s", source)
     if turns:
-        yield "turns", Guess.of(len(turns) / len(checked), "turns", source)
-        agent_s = max(0.0, sum(e.agent_s for e in episodes) - probes_s)
+        yield "turns", Guess.of(len(turns) / chances, "turns", source)
+        agent_s = max(0.0, sum(e.agent_s for e in whole) - probes_s)
         yield "turn_s", Guess.of(agent_s / len(turns), "s", source)
+    if turns and tokens:
         yield "prompt_tokens", spread([float(t.usage.prompt_tokens) for t in turns], "tokens", source)
         yield "sample_tokens", spread([float(t.usage.completion_tokens) for t in turns], "tokens", source)
 

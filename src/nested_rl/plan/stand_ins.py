@@ -142,6 +142,8 @@ class PlanHarness(AgentHarness):
     async def run(self, task: Task, policy: Policy, desk: Desk, *, seed: int = 0) -> Transcript:
         for attempt in range(1, ATTEMPTS + 1):
             turn = await policy.sample((), tools=(), max_tokens=0, seed=seed + attempt)
+            if self._chance.of("try", seed, attempt).random() >= self._chance.value(self._chance.told.tries):
+                return Transcript(conversation=(turn,), end="stop")
             if (await desk.submit(self._job(task, seed, attempt))).ok:
                 return Transcript(conversation=(turn,), end="submitted")
         return Transcript(conversation=(), end="attempts")

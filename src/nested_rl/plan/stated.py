@@ -40,6 +40,7 @@ NANO: Final[Mapping[str, Any]] = {
     "job_spread": _guess(0.2, 0.3, 0.5, "of ln s"),
     "job_failure": Guess.of(0.0, "share", _STATED),
     "baseline_s": _guess(0.1, 0.2, 0.5, "s", _PILOT),
+    "tries": _guess(0.8, 0.95, 1.0, "share", _PILOT),
     "valid": _guess(0.3, 0.6, 0.95, "share", _PILOT),
     "distinct": _guess(0.7, 0.82, 0.95, "share", _PILOT),
     "probe_s": _guess(0.01, 0.03, 0.1, "s", _PILOT),
@@ -56,6 +57,7 @@ FULL: Final[Mapping[str, Any]] = {
     "job_spread": _guess(0.3, 0.5, 0.7, "of ln s"),
     "job_failure": _guess(0.005, 0.02, 0.05, "share"),
     "baseline_s": _guess(60, 120, 300, "s"),
+    "tries": Guess.of(1.0, "share", "stated: a large agent uses all of its attempts"),
     "valid": _guess(0.35, 0.43, 0.6, "share", _PUBLISHED_VALID),
     "distinct": Guess.of(1.0, "share", "large agents do not write the same job twice: stated"),
     "probe_s": _guess(2, 5, 15, "s"),
@@ -75,6 +77,7 @@ LARGE_AGENT: Final = (
     "sample_tokens",
     "train_tokens",
     "update_s",
+    "tries",
     "valid",
     "distinct",
 )
