@@ -66,8 +66,9 @@ test-verifiers: .venvs/verifiers/.installed .venvs/verifiers-0.4/.installed  ## 
 	.venvs/verifiers/bin/python -m pytest -q -m verifiers tests/verifiers tests/unit/test_prime_rl*.py
 	.venvs/verifiers-0.4/bin/python -m pytest -q -m verifiers tests/verifiers
 
+# They wait for other processes most of their time: four at once on two cores.
 test-fleet: .venvs/fleet/.installed  ## real sshd processes behind a fake provider
-	.venvs/fleet/bin/python -m $(RUN) -q -m fleet
+	.venvs/fleet/bin/python -m $(RUN) -q -n 4 --dist loadfile -m fleet tests/fleet
 
 test-ray: .venvs/ray/.installed  ## a real Ray cluster of several nodes, some of which are killed
 	.venvs/ray/bin/python -m $(RUN) -q -m ray tests/ray
