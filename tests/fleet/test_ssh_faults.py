@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nested_rl.compute import ssh
 from nested_rl.compute.ssh import SSHCompute
 from nested_rl.errors import MachineLost, SettingsError
 from nested_rl.types import Need
@@ -112,6 +113,20 @@ async def test_a_host_that_dies_is_lost_and_another_is_used(compute):
     with pytest.raises(MachineLost, match="no host can be used"):
         async with backend.machine(Need()):
             pass
+
+
+async def test_a_host_that_has_rested_is_used_while_others_are_taken(compute, monkeypatch):
+    monkeypatch.setattr(ssh, "REST_S", 2.0)
+    backend, hosts = await compute(2, patience_s=1.0)
+    async with backend.machine(Need()) as first:
+        bad = next(one for one in hosts if str(one.port) not in first.id)
+        bad.kill()
+        with pytest.raises(MachineLost):
+            async with backend.machine(Need()):
+                pass
+        await bad.start()
+        async with asyncio.timeout(SOON_S), backend.machine(Need()) as second:
+            assert str(bad.port) in second.id
 
 
 async def test_a_frozen_host_is_noticed_by_keepalives(compute):

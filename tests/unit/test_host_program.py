@@ -3,10 +3,12 @@
 import asyncio
 import hashlib
 import json
+import os
 import sys
 
 import pytest
 
+from nested_rl.compute import host as program
 from nested_rl.compute.host import Host, answer, live, main
 
 DATA = b"x" * 5000
@@ -81,6 +83,27 @@ async def test_files_are_kept_by_their_digest_and_checked(host):
     (host.store / SHA).write_bytes(b"meddled with")
     assert (await ask(host, "has", path="d", sha256=SHA))[0] == {"has": False}
     assert (await ask(host, "has", path="d", sha256="../secret"))[0]["error"] == "ValueError"
+
+
+async def test_what_was_not_asked_for_the_longest_goes_first(host, monkeypatch):
+    monkeypatch.setattr(program, "KEPT_BYTES", 12_000)
+    sent = [bytes([n]) * 5000 for n in range(3)]
+    names = [hashlib.sha256(data).hexdigest() for data in sent]
+    for number, (data, sha256) in enumerate(zip(sent, names, strict=True)):
+        await ask(host, "put", data, path="a", sha256=sha256, keep=True)
+        os.utime(host.store / sha256, (number, number))
+        if number == 1:
+            assert (await ask(host, "has", path="b", sha256=names[0]))[0] == {"has": True}
+    assert {each.name for each in host.store.iterdir()} == {names[0], names[2]}
+
+
+async def test_what_a_killed_one_was_still_writing_is_removed(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / f"{SHA}.0a1b").write_bytes(b"half")
+    (tmp_path / "store" / SHA).write_bytes(DATA)
+    host = Host(tmp_path, lease_s=60.0)
+    assert [each.name for each in host.store.iterdir()] == [SHA]
+    await host.close()
 
 
 async def test_only_the_requests_there_are(host):

@@ -32,6 +32,8 @@ Body = tuple[dict[str, Any], bytes]
 TAKEN: Final = 3
 """Exit status when another controller has the machine; its name is on standard output."""
 CHUNK_BYTES: Final = 1 << 20
+KEPT_BYTES: Final = 20 << 30
+"""Of files that were sent so much is kept, so that it is not sent again."""
 SOCKET_BYTES: Final = 107 if sys.platform == "linux" else 103
 """The path of a socket has room for no more."""
 
@@ -156,6 +158,7 @@ class Host:
             draft = kept.with_suffix(f".{secrets.token_hex(4)}")  # the same bytes may be on their way twice
             await asyncio.to_thread(draft.write_bytes, data)
             draft.rename(kept)
+            trim(self.store, KEPT_BYTES)
         await self.box.put(ask["path"], data)
         return {}, b""
 
@@ -199,6 +202,16 @@ class Host:
 
 ASKED: Final = frozenset(name for name in vars(Host) if not name.startswith("_") and name != "close")
 """What may be asked: the methods above."""
+
+
+def trim(store: Path, most_bytes: int) -> None:
+    """Remove what was not asked for the longest, so that the rest has no more than `most_bytes`."""
+    files = [(each.stat().st_mtime_ns, each.stat().st_size, each) for each in store.iterdir() if not each.suffix]
+    kept_bytes = 0
+    for _, size, each in sorted(files, reverse=True):
+        kept_bytes += size
+        if kept_bytes > most_bytes:
+            each.unlink()
 
 
 def _digest(text: str) -> str:
