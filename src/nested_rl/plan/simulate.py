@@ -134,10 +134,15 @@ def _apart(work: Callable[[], Simulated]) -> Simulated:
 
 def _simulate(setting: Setting, chance: Chance, watch: session.Watcher) -> Simulated:
     clock = VirtualClock(start=START_S)
-    with tempfile.TemporaryDirectory(prefix="nested-rl-plan-") as folder, asyncio.Runner() as runner, _silent():
+    with tempfile.TemporaryDirectory(prefix="nested-rl-plan-") as folder, _loop() as runner, _silent():
         run = _Run(setting, chance, clock, PaperRun(Path(folder)), watch)
         runner.run(clock.run(run.go(), sealed=True))
         return run.found()
+
+
+def _loop() -> asyncio.Runner:
+    """The standard library's loop, whatever the program's is: a sealed clock looks into it."""
+    return asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
 
 
 @contextlib.contextmanager
