@@ -261,7 +261,7 @@ async def test_a_lost_lease_stops_the_work_and_its_result_is_not_handed_in(story
             job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key="k")
             await story.clock.sleep(1)
             # The process was stopped for longer than its lease (a suspended laptop): somebody else has the job now.
-            story.queue._running[int(job.id)].expires_s = 0.0
+            await story.queue.heartbeat(story.queue._running[int(job.id)].job, ttl_s=0.0)
             other = await story.queue.lease("other", ttl_s=60)
             await story.clock.sleep(5)
             assert story.names() == ["job.started", "job.lost"]
@@ -279,7 +279,7 @@ async def test_a_result_that_comes_too_late_is_told(story):
         async with story.workers(lease_ttl_s=1000.0):
             job = await story.queue.put(made_spec(timeout_s=LIMIT_S), key="k")
             await story.clock.sleep(1)
-            story.queue._running[int(job.id)].expires_s = 0.0
+            await story.queue.heartbeat(story.queue._running[int(job.id)].job, ttl_s=0.0)
             other = await story.queue.lease("other", ttl_s=60)
             await story.queue.finish(other, JobResult(cost=1.0))
             await story.clock.sleep(60)
