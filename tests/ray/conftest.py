@@ -17,10 +17,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.ray)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _stack():
+    pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-ray")
+
+
 @pytest.fixture(scope="session")
 def cluster():
     """A head without room for machines, where this program is, and two nodes with one CPU and one GPU each."""
-    pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-ray")
     from nodes import Nodes
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
