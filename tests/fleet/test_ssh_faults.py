@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nested_rl.compute import ssh
+from nested_rl.compute import ssh, ssh_link
 from nested_rl.compute.ssh import SSHCompute
 from nested_rl.errors import MachineLost, SettingsError
 from nested_rl.types import Need
@@ -138,6 +138,30 @@ async def test_a_frozen_host_is_noticed_by_keepalives(compute):
                 await machine.run(["true"])
     finally:
         host.signal(signal.SIGCONT)
+
+
+async def test_a_host_whose_shell_stands_still_is_given_up(compute, monkeypatch):
+    monkeypatch.setattr(ssh_link, "START_S", 2.0)
+    backend, (host,) = await compute()
+    slow = host.folder / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    backend = compute_of(host.host(python=str(slow)))
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(MachineLost, match="not done after 2 s"):
+            async with backend.machine(Need()):
+                pass
+
+
+async def test_a_host_program_that_has_ended_is_not_waited_for(compute):
+    backend, (host,) = await compute(patience_s=600.0)
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(MachineLost, match="has ended"):  # noqa: PT012
+            async with backend.machine(Need()) as machine:
+                running = asyncio.ensure_future(machine.run(["sleep", "600"]))
+                (host.folder / "base" / "socket").unlink()
+                host.drop()
+                await running
 
 
 async def test_a_wrong_host_key_gets_nothing(sshds):

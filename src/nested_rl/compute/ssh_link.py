@@ -18,11 +18,14 @@ from nested_rl.clock import Clock
 from nested_rl.compute.host import CHUNK_BYTES
 from nested_rl.compute.ssh_login import Host, library, login, runs, take
 from nested_rl.errors import InfraFault, MachineLost, NestedRLError, SettingsError
+from nested_rl.waiting import within
 
 if TYPE_CHECKING:
     import asyncssh
 
 LOGIN_S: Final = 15.0
+START_S: Final = 120.0
+"""From the login until the host program answers, whatever the machine's shell and Python do meanwhile."""
 _ERRORS: Final[Mapping[str, type[Exception]]] = {
     kind.__name__: kind
     for kind in (FileNotFoundError, PermissionError, BrokenPipeError, TimeoutError, OSError, ValueError, SettingsError)
@@ -34,6 +37,10 @@ def raised(told: Mapping[str, Any]) -> None:
     if "error" in told:
         kind = _ERRORS.get(told["error"], InfraFault)
         raise kind(told["message"] if kind is not InfraFault else f"{told['error']}: {told['message']}")
+
+
+class _Over(MachineLost):
+    """No reconnection brings it back."""
 
 
 class Link:
@@ -197,6 +204,8 @@ class Link:
         while True:
             try:
                 return await self._connect()
+            except _Over:
+                raise
             except MachineLost:
                 if self._closed or self._clock.monotonic() + pause_s >= deadline_s:
                     raise
@@ -237,23 +246,28 @@ class Link:
             if self._writer is not None:
                 return
             try:
-                self._connection = await login(
-                    self.host,
-                    known_hosts=self._known_hosts,
-                    keepalive_s=self._keepalive_s,
-                    timeout_s=max(1.0, min(LOGIN_S, self._patience_s)),
-                )
-                if not self._base:
-                    self._base = await take(self._connection, self.host, lease_s=self._lease_s)
-                elif not await runs(self._connection, self._base):
-                    raise ConnectionError("its host program has ended, and with it what ran there")
-                reader, self._writer = await self._connection.open_unix_connection(
-                    f"{self._base}/socket", encoding=None, window=1 << 23
-                )
+                reader = await within(self._clock, START_S, self._start())
             except (OSError, library().Error) as error:
                 self._drop()
                 raise MachineLost(f"{self.host.address} cannot be reached: {error}") from error
             except BaseException:
                 self._drop()
                 raise
+            assert self._connection is not None
             self._listening = asyncio.ensure_future(self._listen(reader, self._connection))
+
+    async def _start(self) -> asyncssh.SSHReader[bytes]:
+        self._connection = await login(
+            self.host,
+            known_hosts=self._known_hosts,
+            keepalive_s=self._keepalive_s,
+            timeout_s=max(1.0, min(LOGIN_S, self._patience_s)),
+        )
+        if not self._base:
+            self._base = await take(self._connection, self.host, lease_s=self._lease_s)
+        elif not await runs(self._connection, self._base):
+            raise _Over(f"{self.host.address}: its host program has ended, and with it what ran there")
+        reader, self._writer = await self._connection.open_unix_connection(
+            f"{self._base}/socket", encoding=None, window=1 << 23
+        )
+        return reader
