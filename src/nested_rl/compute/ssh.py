@@ -98,6 +98,7 @@ class SSHCompute(ComputeBackend):
         for place in self._places:
             place.machine = None
         await uninterrupted(_closed(machines))
+        self._freed = asyncio.Condition()  # one that was waited on belongs to this event loop; the next run has another
 
     @contextlib.asynccontextmanager
     async def _machine(self, need: Need) -> AsyncIterator[SSHMachine]:
