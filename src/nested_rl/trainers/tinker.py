@@ -184,6 +184,7 @@ class TinkerTrainer(OuterTrainer):
         if service is not None:
             await asyncio.to_thread(service.close, well=not self._failed)
         self._version, self._failed = 0, ""
+        self._opening = asyncio.Lock()  # the next run may have another event loop
 
     # -- more than the seam asks for
 
