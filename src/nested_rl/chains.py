@@ -139,13 +139,16 @@ class ChainFamily(TaskFamily):
         return text + answers.MARK + self.answer(program, state)
 
     def key(self, prompt: str) -> str | None:
-        for scale in get_args(Scale):
-            if getattr(self.card, scale) is None:
-                continue
-            family = self if scale == self.scale else self.at(scale)
+        for family in self._scales:
             if (program := family.read(prompt)) is not None:
                 return family.spell(program)
         return None
+
+    @functools.cached_property
+    def _scales(self) -> tuple[ChainFamily, ...]:
+        """The family at every scale that it has: each row of each job is asked about."""
+        has = [scale for scale in get_args(Scale) if getattr(self.card, scale) is not None]
+        return tuple(self if scale == self.scale else self.at(scale) for scale in has)
 
     def programs(
         self, rng: random.Random, k: int, buckets: Sequence[int] = TRAINING_BUCKETS
