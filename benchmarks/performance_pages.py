@@ -114,7 +114,15 @@ def job_verdict(found: Results) -> str:
 
 def probe_tables(found: Results) -> list[str]:
     rows = [
-        (r["dialect"], r["cpu_s"], r["wall_s"], r["first_s"], r["per_s_alone"], r["per_s_at_once"])
+        (
+            r["dialect"],
+            r["cpu_s"],
+            ", ".join(f"{name} {part:g}" for name, part in r["parts_s"].items()),
+            r["wall_s"],
+            r["first_s"],
+            r["per_s_alone"],
+            r["per_s_at_once"],
+        )
         for r in found["rows"]
     ]
     many = found["settings"]["at_once"]
@@ -123,6 +131,7 @@ def probe_tables(found: Results) -> list[str]:
             (
                 "dialect",
                 "CPU-s",
+                "of it",
                 "wall-clock s",
                 "the first, with the start",
                 "a second, one by one",
@@ -286,10 +295,10 @@ SECTIONS: Sequence[Section] = (
         verdict=engine_verdict,
         limit=(
             "What limits it next. The products run near the machine's peak already, in both engines, so the larger the model the closer they "
-            "come to each other. What is left is passes over small arrays and the calls that start them, some 60 for each token of a batch. Fewer "
-            "passes (norm weights folded into the matrices, the rotary factors into the norms) and transposed copies of the matrices would make "
-            "another tenth, but change the last bits of all results, and with them every recorded run. A compiled kernel for a whole layer would "
-            "bring more, and need a compiler or binary wheels."
+            "come to each other. What is left is passes over small arrays and the calls that start them, about a hundred for each token of a "
+            "batch. Some passes could go (norm weights folded into the matrices, the rotary factors into the norms), but that changes the last "
+            "bits of all results, and with them every recorded run. A compiled kernel for a whole layer would do away with most of them, and "
+            "need a compiler or binary wheels."
         ),
     ),
     Section(
@@ -319,8 +328,9 @@ SECTIONS: Sequence[Section] = (
         tables=probe_tables,
         verdict=probe_verdict,
         limit=(
-            "What limits it next. A plain probe is mostly the kernel's work: a fork and its namespaces. A verifiers probe is verifiers' own "
-            "scoring, one reply at a time; many at once are bounded by the cores."
+            "What limits it next. For a plain probe the controller's own checks (which family does each row belong to, is each reply of the right "
+            "kind) and the fork, in about equal parts; for a taskset verifiers' own scoring, one reply after the other. Many at once are bounded "
+            "by the cores."
         ),
     ),
     Section(
@@ -397,8 +407,8 @@ SECTIONS: Sequence[Section] = (
         ),
         tables=scoring_tables,
         limit=(
-            "What limits it next. Of the nano scorer, the sampling itself. Of vLLM on a CPU, the fixed cost of its engine for each token of a batch, "
-            "and an HTTP request for each prompt: at this model's size that is nearly all."
+            "What limits it next. Of the nano scorer, the sampling itself. vLLM is asked over HTTP, a request a prompt, and is made for models a "
+            "thousand times larger; how its time divides between its engine and the requests was not measured."
         ),
     ),
 )

@@ -107,8 +107,9 @@ class Bill:
         finally:
             nursery.Nursery.spawn = spawn
 
-    def total_s(self) -> float:
-        return time.process_time() + self.forks_s + sum(map(_scheduled_s, self._processes))
+    def parts_s(self) -> tuple[float, float, float]:
+        """Controller, warm process, forks."""
+        return time.process_time(), sum(map(_scheduled_s, self._processes)), self.forks_s
 
 
 def _children(pid: int) -> list[int]:
@@ -150,12 +151,12 @@ def measured(make: Callable[[int], tuple[Callable[[], Findings], Callable[[], No
             found = work()
             first_s = time.perf_counter() - started
             assert not found.problems, found.problems
-            cpu, wall, calibration = [], [], []
+            parts, wall, calibration = [], [], []
             for _ in range(rounds):
-                before, started = bill.total_s(), time.perf_counter()
+                before, started = bill.parts_s(), time.perf_counter()
                 work()
                 wall.append(time.perf_counter() - started)
-                cpu.append(bill.total_s() - before)
+                parts.append([after - earlier for after, earlier in zip(bill.parts_s(), before, strict=True)])
                 before_s = time.process_time()
                 record.calibrate()
                 calibration.append(time.process_time() - before_s)
@@ -166,7 +167,11 @@ def measured(make: Callable[[int], tuple[Callable[[], Findings], Callable[[], No
     finally:
         end()
     return {
-        "cpu_s": record.significant(record.median(cpu), 3),
+        "cpu_s": record.significant(record.median([sum(each) for each in parts]), 3),
+        "parts_s": {
+            name: record.significant(record.median([each[i] for each in parts]), 2)
+            for i, name in enumerate(("controller", "warm process", "fork"))
+        },
         "wall_s": record.significant(record.median(wall), 3),
         "first_s": record.significant(first_s, 3),
         "per_s_alone": record.significant(rounds / sum(wall), 3),
