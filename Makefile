@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIERS  := torch or verifiers or vllm or tinker or fleet or ray or browser or gpu or slow
 
 .DEFAULT_GOAL := help
-.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-browser test-gpu coverage fuzz lint docs site bench speed chaos clean
+.PHONY: help pilot test test-all test-slow test-tinker test-vllm test-verifiers test-fleet test-ray test-browser test-gpu coverage fuzz lint docs site bench speed chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,7 +31,7 @@ pilot: $(VENV)/.installed  ## run the local nested pilot; FRESH=1 starts over
 test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
 	$(BIN)/python -m $(RUN) -q -n 2 -m "not ($(TIERS))"
 
-test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet test-browser  ## the real components too, each tier in a venv of its own
+test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet test-ray test-browser  ## the real components too, each tier in a venv of its own
 
 test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
 	$(BIN)/python -m pytest -q -m "slow and not ($(subst  or slow,,$(TIERS)))"

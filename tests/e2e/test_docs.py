@@ -99,7 +99,7 @@ def _check_command(words: list[str]) -> None:
 
 
 def _subcommand(words: list[str]) -> list[str]:
-    return words[:2] if words[0] in {"tasks", "jobs", "models"} else words[:1]
+    return words[:2] if words[0] in {"tasks", "jobs", "models", "machines"} else words[:1]
 
 
 def _help(*command: str) -> str:
