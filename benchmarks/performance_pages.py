@@ -362,8 +362,9 @@ SECTIONS: Sequence[Section] = (
         tables=queue_tables,
         verdict=queue_verdict,
         limit=(
-            "What limits it next. One process waits for the disk, twice a job. Many processes wait for each other: SQLite has one writer, and who "
-            "finds it busy sleeps longer each time. A run has one controller, so one process is the usual case."
+            "What limits it next. One process waits for the disk, twice a job, and without that changes threads for the wait and checks its JSON in "
+            "both directions, which litequeue leaves to the caller. Many processes wait for each other: SQLite has one place for a writer. A run has "
+            "one controller, so one process is the usual case, and its jobs take longer than this by far."
         ),
     ),
     Section(
