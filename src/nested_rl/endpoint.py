@@ -2,7 +2,8 @@
 
 Sampling has no side effects, so what may pass (429, 5xx, a broken or stalled connection) is tried again. The key is read from
 the environment for every request and kept nowhere, unless the server is our own and was started with a key made up for it; it is
-cut out of everything that a server says. Proxies are for other computers: what is asked on this one does not leave it.
+cut out of everything that a server says. Proxies are for other computers: what is asked on this one does not leave it. Of an
+answer no more is read than what was asked for could be.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final
 
 import httpx
 from attrs import define, field
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from nested_rl import redact
 from nested_rl.clock import Clock, SystemClock
@@ -29,6 +30,10 @@ from nested_rl.types import JSON
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _LONGEST_WAIT_S: Final = 60.0
+_ROOM_BYTES: Final = 4 * 2**20
+"""What an answer may hold besides the tokens that were asked for."""
+_BYTES_A_TOKEN: Final = 256
+"""Of a sampled token in JSON, more than any has: the longest are rows of blanks, and escapes make letters six times as long."""
 _SHOWN: Final = 8
 _FULL = re.compile(r"context_length_exceeded|maximum context length|context window", re.IGNORECASE)
 _NO_MODEL = re.compile(r"model_not_found|not a valid model|model\b.{0,120}\b(does not exist|not found)", re.IGNORECASE)
@@ -69,6 +74,10 @@ class Unavailable(EndpointError):
     """How long the server asks to wait."""
 
 
+class Unreachable(Unavailable):
+    """Nobody listens at this address."""
+
+
 class RateLimited(Unavailable):
     """429, also after all retries."""
 
@@ -97,8 +106,12 @@ class Endpoint:
         self.base_url = self.base_url.rstrip("/")
         self._key()
 
-    async def ask(self, body: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """The server's answer to one chat-completions request. Raises an EndpointError."""
+    async def ask(self, body: Mapping[str, JSON], *, tokens: int = 32_768, patient: bool = True) -> Mapping[str, JSON]:
+        """The server's answer to one chat-completions request. Raises an EndpointError.
+
+        `tokens` is how many are asked for, which bounds how much is read. Unless `patient`, an address where nobody listens is
+        told at once: nothing was started yet, so the address may be wrong.
+        """
         client = await self._open()
         async with self._slots:  # held while waiting too: a server that says 429 gets fewer requests at once
             started_s = self.clock.monotonic()
@@ -106,16 +119,21 @@ class Endpoint:
             def out_of_time(state: RetryCallState) -> bool:
                 return self.clock.monotonic() - started_s + state.upcoming_sleep >= self.timeout_s
 
+            def may_pass(error: BaseException) -> bool:
+                return isinstance(error, Unavailable) and (patient or not isinstance(error, Unreachable))
+
             retrying = AsyncRetrying(
                 sleep=self.clock.sleep,
                 wait=_pause,
                 stop=out_of_time,
-                retry=retry_if_exception_type(Unavailable),
+                retry=retry_if_exception(may_pass),
                 reraise=True,
             )
             try:
-                return await retrying(self._once, client, body)
+                return await retrying(self._once, client, body, tokens)
             except Unavailable as error:
+                if not may_pass(error):
+                    raise
                 tries = retrying.statistics.get("attempt_number", 1)
                 raise type(error)(f"{error}; tried {tries} times within timeout_s={self.timeout_s:g}") from None
 
@@ -138,8 +156,8 @@ class Endpoint:
             self._loop = loop
         return self._client
 
-    async def _once(self, client: httpx.AsyncClient, body: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        response = await self._send(client, "POST", "/chat/completions", body)
+    async def _once(self, client: httpx.AsyncClient, body: Mapping[str, JSON], tokens: int) -> Mapping[str, JSON]:
+        response = await self._send(client, "POST", "/chat/completions", body, tokens=tokens)
         status, said = response.status_code, _parsed(response)
         fault = said.get("error") if isinstance(said, dict) else None
         if status == 200 and isinstance(said, dict) and said.get("choices"):
@@ -150,19 +168,42 @@ class Endpoint:
         raise await self._refusal(client, status, response, model=str(body.get("model", "")))
 
     async def _send(
-        self, client: httpx.AsyncClient, method: str, path: str, body: Mapping[str, JSON] | None = None
+        self,
+        client: httpx.AsyncClient,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | None = None,
+        *,
+        tokens: int = 0,
     ) -> httpx.Response:
         key = self._key()
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        # uncompressed: a few packed kilobytes could become any number of megabytes before they can be counted
+        headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
         try:
             # Real time, not the clock's: this bounds a real connection, and also an answer that only trickles in.
             async with asyncio.timeout(self.attempt_s):
-                return await client.request(method, self.base_url + path, json=body, headers=headers)
+                async with client.stream(method, self.base_url + path, json=body, headers=headers) as answer:
+                    return await self._read(answer, _ROOM_BYTES + _BYTES_A_TOKEN * tokens)
         except TimeoutError:
             raise Unavailable(f"{self.base_url}: no whole answer within attempt_s={self.attempt_s:g}") from None
+        except httpx.ConnectError as error:
+            told = self._clean(f"{type(error).__name__}: {error}".removesuffix(": "))
+            raise Unreachable(f"{self.base_url}: {told}; is the server running, and base_url right?") from None
         except httpx.RequestError as error:
             told = self._clean(f"{type(error).__name__}: {error}".removesuffix(": "))
             raise Unavailable(f"{self.base_url}: {told}") from None
+
+    async def _read(self, answer: httpx.Response, most_bytes: int) -> httpx.Response:
+        """The whole of an answer that is not longer than it could be."""
+        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Unavailable(f"{self.base_url}: the answer is compressed, which it was not asked to be")
+        read = bytearray()
+        async for part in answer.aiter_raw():
+            read += part
+            if len(read) > most_bytes:
+                mib = most_bytes / 2**20
+                raise Unavailable(f"{self.base_url}: the answer has more than {mib:.1f} MiB, which was not asked for")
+        return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(read))
 
     async def _refusal(
         self, client: httpx.AsyncClient, status: int, response: httpx.Response, *, model: str
@@ -232,12 +273,11 @@ class Endpoint:
 
 
 def _pause(state: RetryCallState) -> float:
-    """What the server asked for, else longer each time, with jitter."""
+    """Longer each time, with jitter, and as long as the server asks for: one that asks for no pause gets one all the same."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.wait_s if isinstance(error, Unavailable) else None
-    if asked is not None:
-        return asked
-    return min(_LONGEST_WAIT_S, float(2 ** min(state.attempt_number - 1, 10))) * random.uniform(0.5, 1.0)
+    own = min(_LONGEST_WAIT_S, float(2 ** min(state.attempt_number - 1, 10))) * random.uniform(0.5, 1.0)
+    return max(own, asked or 0.0)
 
 
 def _retry_after_s(value: str, *, now_s: float) -> float | None:

@@ -18,10 +18,12 @@ from nested_rl.endpoint import (
     RateLimited,
     RequestRefused,
     Unavailable,
+    Unreachable,
 )
 from nested_rl.errors import SettingsError, UnknownName
 from nested_rl.harness.tools import SCHEMAS
 from nested_rl.policies import FrozenPolicy
+from nested_rl.policies.openai_wire import MOST_CALLS
 from nested_rl.serialize import dumps, loads
 from nested_rl.types import Message, ToolCall, Turn, Usage
 
@@ -137,6 +139,16 @@ async def test_two_calls_with_one_id_are_told_apart():
     assert "same id" in second.error
 
 
+async def test_of_very_many_calls_the_first_are_read_and_the_agent_is_told_of_the_rest():
+    with Server(answer("", [made_call(f"id{i}", "list_files") for i in range(MOST_CALLS + 2)])) as server:
+        turn = await ask(server)
+    *read, told = turn.message.tool_calls
+    assert [(call.id, call.error) for call in read] == [(f"id{i}", None) for i in range(MOST_CALLS)]
+    assert told.id
+    assert f"{MOST_CALLS + 2} calls in one answer" in told.error
+    assert "2 were not carried out" in told.error
+
+
 async def test_a_truncated_answer_stops_at_its_length():
     with Server(
         answer("I will", finish="length"), answer("", [("write_file", '{"path": "a')], finish="length")
@@ -195,6 +207,14 @@ async def test_429_waits_as_long_as_the_server_asks():
     assert clock.waited == [7.0, 2.0]
 
 
+async def test_a_server_that_asks_for_no_pause_is_given_growing_ones_all_the_same():
+    clock = Waits()
+    with Server(*[fault(429, "slow down", {"retry-after": "0"})] * 3, answer("ok")) as server:
+        assert (await ask(server, clock=clock)).message.content == "ok"
+    assert len(clock.waited) == 3
+    assert all(0.5 * 2**i <= waited <= 2**i for i, waited in enumerate(clock.waited))
+
+
 async def test_faults_that_pass_are_tried_again_with_growing_pauses():
     clock = Waits()
     faults = [
@@ -250,6 +270,37 @@ async def test_nothing_listens():
         pass
     with pytest.raises(Unavailable, match=r"ConnectError.*tried"):
         await ask(server, clock=Waits(), timeout_s=20)
+    clock = Waits()
+    policy = FrozenPolicy("small", base_url=server.url, clock=clock)
+    with pytest.raises(Unreachable, match="is the server running, and base_url right") as caught:
+        await policy.check()  # before anything is started: the address may be wrong
+    assert "tried" not in str(caught.value)
+    assert clock.waited == []
+    await policy.aclose()
+
+
+@pytest.mark.parametrize("where", ["content", "refusal"])
+async def test_an_answer_far_longer_than_what_was_asked_for_is_not_read_to_its_end(where):
+    many = "x" * 5 * 2**20
+    given = answer(many) if where == "content" else fault(500, many)
+    error = await refused(given, timeout_s=3)
+    assert isinstance(error, Unavailable)
+    assert "more than 4.0 MiB" in str(error)
+    with Server(given, answer("ok")) as server:
+        assert (await ask(server, clock=Waits())).message.content == "ok"
+
+
+async def test_an_answer_may_be_as_long_as_what_was_asked_for():
+    many = "x" * 5 * 2**20
+    with Server(answer(many)) as server:
+        assert (await ask(server, max_tokens=8_192)).message.content == many
+
+
+async def test_a_packed_answer_is_not_unpacked():
+    packed = (200, "anything", {"content-encoding": "gzip"})
+    with Server(packed, answer("ok")) as server:
+        assert (await ask(server, clock=Waits())).message.content == "ok"
+    assert "compressed" in str(await refused(packed, timeout_s=2))
 
 
 # ---------------------------------------------------------------- what is not

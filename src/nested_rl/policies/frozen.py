@@ -86,7 +86,7 @@ class FrozenPolicy(Policy):
 
     async def check(self) -> None:
         """Ask for a few tokens, so that a wrong key, model or address is told before anything is started."""
-        await self._ask([{"role": "user", "content": "Say ok."}], (), max_tokens=16, seed=None)
+        await self._ask([{"role": "user", "content": "Say ok."}], (), max_tokens=16, seed=None, patient=False)
 
     async def sample(
         self,
@@ -115,6 +115,7 @@ class FrozenPolicy(Policy):
         *,
         max_tokens: int,
         seed: int | None,
+        patient: bool = True,
     ) -> Turn:
         body: dict[str, JSON] = {
             "model": self.model,
@@ -125,7 +126,8 @@ class FrozenPolicy(Policy):
             self.token_limit: max_tokens,
             **self.extra,
         }
-        answer = await self._endpoint.ask({key: value for key, value in body.items() if value is not None})
+        asked = {key: value for key, value in body.items() if value is not None}
+        answer = await self._endpoint.ask(asked, tokens=max_tokens, patient=patient)
         turn = wire.turn(answer, known=wire.names(tools), prices=self.prices, number=next(self._numbers))
         if turn is None:
             raise Unavailable(f"{self.base_url}: the answer has no choices[0].message")

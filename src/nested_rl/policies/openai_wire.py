@@ -15,6 +15,9 @@ from nested_rl.types import JSON, Conversation, Message, ToolCall, Turn, Usage
 UNREADABLE: Final = "unreadable_call"
 """What a malformed call is called when it is sent back as part of the conversation: servers insist on a name."""
 
+MOST_CALLS: Final = 64
+"""So many calls of one answer are read; of the others the agent is told."""
+
 _NOT_NEGATIVE = validators.ge(0)
 _MOST_TOKENS: Final = 10**12
 _MOST_USD: Final = 1e6
@@ -87,16 +90,25 @@ def turn(answer: Mapping[str, JSON], *, known: Collection[str], prices: Prices |
     said = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(said, dict):
         return None
-    found = said.get("tool_calls") or []
-    calls: list[ToolCall] = []
-    for i, raw in enumerate(found if isinstance(found, list) else [found]):
-        taken = {call.id for call in calls}
-        calls.append(_read_call(raw, known=known, taken=taken, own_id=f"call_{number}_{i}"))
+    calls = _read_calls(said.get("tool_calls") or [], known=known, number=number)
     stop = "length" if choice.get("finish_reason") == "length" else "stop"
     if stop == "stop" and any(call.error is not None for call in calls):
         stop = "malformed"
     message = Message(role="assistant", content=_text(said.get("content")), tool_calls=tuple(calls))
     return Turn(message=message, stop=stop, usage=_usage(answer.get("usage"), prices))
+
+
+def _read_calls(found: JSON, *, known: Collection[str], number: int) -> list[ToolCall]:
+    rows = found if isinstance(found, list) else [found]
+    calls: list[ToolCall] = []
+    taken: set[str] = set()
+    for i, raw in enumerate(rows[:MOST_CALLS]):
+        calls.append(_read_call(raw, known=known, taken=taken, own_id=f"call_{number}_{i}"))
+        taken.add(calls[-1].id)
+    if left := len(rows) - len(calls):
+        why = f"{len(rows)} calls in one answer; at most {MOST_CALLS} are read, so {left} were not carried out"
+        calls.append(malformed(why, id=f"call_{number}_{MOST_CALLS}"))
+    return calls
 
 
 def _read_call(raw: JSON, *, known: Collection[str], taken: Collection[str], own_id: str) -> ToolCall:
