@@ -26,6 +26,7 @@ import record
 import nested_rl as nrl
 from nested_rl.jobs import validate
 from nested_rl.nano import threads
+from nested_rl.report.during import DuringRun
 from nested_rl.scorers import nano as scorer
 from nested_rl.trainers import nano as trainer
 from nested_rl.trainers import nano_policy
@@ -38,6 +39,7 @@ class Account:
 
     def __init__(self) -> None:
         self.spent = {"agent": 0.0, "probes": 0.0, "grading": 0.0}
+        self.report = {"report": 0.0}
 
     def of(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, on the account of `part`. It runs in one thread from beginning to end."""
@@ -48,7 +50,8 @@ class Account:
             try:
                 return function(*args, **kwargs)
             finally:
-                self.spent[part] += time.thread_time() - started
+                parts = self.report if part in self.report else self.spent
+                parts[part] += time.thread_time() - started
 
         return counted
 
@@ -65,6 +68,8 @@ class Account:
             (nano_policy, "in_engine", counted),
             (validate, "examine", self.of("probes", validate.examine)),
             (scorer, "graded", self.of("grading", scorer.graded)),
+            (DuringRun, "_write", self.of("report", DuringRun._write)),  # noqa: SLF001
+            (DuringRun, "last", self.of("report", DuringRun.last)),
         ]
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
         for owner, name, function in places:
@@ -103,6 +108,7 @@ def pilot(steps: int, seed: int, profile: Path | None) -> dict[str, float]:
         "jobs_scoring_forks_s": processes,
         **{f"{part}_s": seconds for part, seconds in account.spent.items()},
         "controller_s": controller - inside,
+        "report_s": account.report["report"],
         "controller_s_per_episode": (controller - inside) / episodes,
         "wall_over_work": wall_s / ((processes + inside) / cores),
         "busy_cores": (processes + controller) / wall_s,

@@ -159,6 +159,7 @@ OUTER = {
     "probes_s": "probes in the controller, CPU-s",
     "grading_s": "grading, CPU-s",
     "controller_s": "the controller besides, CPU-s",
+    "report_s": "of it the report, CPU-s",
     "controller_s_per_episode": "the controller besides, CPU-s an episode",
     "wall_over_work": "wall-clock ÷ (work ÷ cores)",
     "busy_cores": "cores busy on average",
@@ -344,9 +345,10 @@ SECTIONS: Sequence[Section] = (
         tables=outer_tables,
         verdict=outer_verdict,
         limit=(
-            "What limits it next. Waits: groups are trained in order, so cores idle when the last job of a group is a long one, and the journal, "
-            "the queue and rewards are synced to the disk. Of the controller's own time, writing and reading episodes as JSON is the most, then "
-            "the report with its charts, once a run."
+            "What limits it next. How the waits divide (groups are trained in order, so the last job of a group may hold up a step; the journal, the "
+            "queue and rewards are synced to the disk) was not measured apart. Of the controller's own time, writing episodes as JSON is the most "
+            "besides the report, which is written again during the run and may take a twentieth of a core: on a busy computer, where a run takes "
+            "longer, that is more of it."
         ),
     ),
     Section(
