@@ -1,61 +1,25 @@
-"""What TinkerTrainer does around the SDK: keys, errors, money, the order of requests. The real SDK and a server: tests/tinker."""
+"""What TinkerTrainer does around the SDK: the order of requests, settings, money. Keys: test_tinker_keys; the real SDK: tests/tinker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
-from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tinker_double import Sdk, Status, Training
+from tinker_play import MODEL, group, trainer
 
 from nested_rl.describe import describe
-from nested_rl.errors import MissingExtra, SettingsError, TrainerError, UnknownName
-from nested_rl.interfaces import Renderer
+from nested_rl.errors import SettingsError, TrainerError, UnknownName
 from nested_rl.publish import prepare
 from nested_rl.rundir import RunDir
-from nested_rl.testing.outer import _group
-from nested_rl.trainers import TinkerTrainer, tinker_service
-from nested_rl.types import Group, Message, Turn
-
-MODEL = "Qwen/Qwen3-8B"
-
-
-class Numbers(Renderer):
-    """A text is its length, an answer its ids."""
-
-    stop_ids = (7,)
-
-    def render(self, conversation, tools=()):
-        ids = []
-        for said in conversation:
-            ids.extend(said.ids if isinstance(said, Turn) else [len(said.content)])
-        return ids
-
-    def parse(self, ids):
-        return Message(role="assistant", content=str(list(ids)))
-
-
-@pytest.fixture
-def sdk(monkeypatch: pytest.MonkeyPatch) -> Sdk:
-    made = Sdk()
-    monkeypatch.setattr(tinker_service, "sdk", lambda: made)
-    monkeypatch.setenv("TINKER_API_KEY", "tml-secret")
-    return made
-
-
-def trainer(**settings) -> TinkerTrainer:
-    return TinkerTrainer(MODEL, renderer=Numbers(), **settings)
-
-
-def group(rewards: Sequence[float], *, version: int = 0, logprob: float = -1.0) -> Group:
-    turn = Turn(
-        message=Message(role="assistant"), prompt_ids=(3, 4), ids=(7, 8), logprobs=(logprob, logprob), version=version
-    )
-    return _group([turn] * len(rewards), rewards, "task")
+from nested_rl.trainers import TinkerTrainer
+from nested_rl.types import Message
 
 
 async def test_gradient_step_and_snapshot_are_submitted_together_in_this_order(sdk: Sdk) -> None:
@@ -81,6 +45,51 @@ async def test_gradient_step_and_snapshot_are_submitted_together_in_this_order(s
     assert wire["logprobs"].tolist() == [0.0, -1.0, -1.0]
     assert wire["advantages"][0] == 0.0
     assert wire["advantages"][1] > 0
+
+
+async def test_every_setting_of_the_recipe_reaches_the_server(sdk: Sdk) -> None:
+    made = trainer(rank=4, seed=11, lr=3e-4, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.02, clip=0.7)
+    await made.update([group([1.0, 0.0])])
+    assert sdk.asked == [{"base_model": MODEL, "rank": 4, "seed": 11}]
+    assert sdk.adams == [
+        {
+            "learning_rate": 3e-4,
+            "beta1": 0.8,
+            "beta2": 0.9,
+            "eps": 1e-6,
+            "weight_decay": 0.02,
+            "grad_clip_norm": 0.7,
+        }
+    ]
+
+
+async def test_what_is_sent_for_the_gradient_is_the_truncated_batch(sdk: Sdk) -> None:
+    """The weights in training say -1 for every token, the turns claim -4: a ratio of e³ that must not exceed the cap."""
+    advantage = []
+    for cap in (None, 2.0):
+        made = trainer(ratio_cap=cap)
+        report = await made.update([group([1.0, 0.0], logprob=-4.0)])
+        assert report.ratio_max == pytest.approx(math.exp(3.0))  # what is told is the ratio as it was
+        wire = sdk.sent[-1][0][0].loss_fn_inputs
+        sampled = slice(1, None)
+        weight = np.exp(-1.0 - wire["logprobs"][sampled]) * wire["advantages"][sampled]
+        advantage.append(weight / (math.exp(3.0) if cap is None else cap))
+        await made.close()
+    assert (advantage[0] > 0.1).all()
+    assert advantage[1] == pytest.approx(advantage[0])
+
+
+async def test_after_an_update_turns_are_sampled_from_the_new_weights(sdk: Sdk) -> None:
+    made = trainer()
+    before = await made.policy()
+    await made.update([group([1.0, 0.0])])
+    after = await made.policy()
+    talk = (Message(role="user", content="hello"),)
+    for policy, level in ((before, -1.0), (after, -0.9)):
+        turn = await policy.sample(talk, tools=(), max_tokens=9)
+        assert turn.logprobs == (pytest.approx(level),)
+        assert turn.version == policy.version
+    assert (before.version, after.version) == (0, 1)
 
 
 async def test_without_truncation_and_canary_nothing_is_scored_twice(sdk: Sdk) -> None:
@@ -128,66 +137,7 @@ async def test_a_reference_holds_place_and_version_and_checkpoints_have_a_lifeti
         await made.save("../up")
 
 
-# ---------------------------------------------------------------- keys
-
-
-async def test_a_missing_key_is_told_before_anything_is_asked(
-    sdk: Sdk, monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
-    monkeypatch.delenv("TINKER_API_KEY")
-    monkeypatch.setattr("nested_rl.trainers.tinker_errors._STORED", tmp_path / "none")
-    with pytest.raises(SettingsError, match="set the environment variable TINKER_API_KEY"):
-        await trainer().policy()
-    monkeypatch.setenv("TINKER_API_KEY", "sk-other")
-    with pytest.raises(SettingsError, match="begin with tml-") as told:
-        await trainer().policy()
-    assert "sk-other" not in str(told.value)
-    assert sdk.calls == []
-
-
-async def test_the_key_of_the_hosted_service_goes_to_no_other_server(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    await trainer().policy()
-    await trainer(base_url="http://gpu:8000").policy()
-    monkeypatch.setenv("LAB_KEY", "tml-lab")
-    await trainer(base_url="http://gpu:8000", key_env="LAB_KEY").policy()
-    assert sdk.keys == ["tml-secret", "tml-no-key", "tml-lab"]
-
-
-def test_no_address_with_a_password_is_taken() -> None:
-    with pytest.raises(SettingsError, match="password"):
-        trainer(base_url="http://me:secret@gpu:8000")
-    with pytest.raises(SettingsError, match="http://HOST:PORT"):
-        trainer(base_url="gpu:8000")
-
-
-async def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tinker", None)
-    with pytest.raises(MissingExtra, match=r"nested-rl\[tinker\]"):
-        await trainer().policy()
-
-
 # ---------------------------------------------------------------- what goes wrong
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "told"),
-    [
-        (Status(401, "bad key"), SettingsError, "set TINKER_API_KEY to a valid one"),
-        (Status(402, "no billing"), TrainerError, "top it up and run again to resume"),
-        (Status(403, "not yours"), SettingsError, "organisation or project"),
-        (Status(429, "slow down"), TrainerError, "run fewer episodes at once"),
-        (Status(503, "down"), TrainerError, "run again to resume"),
-        (TimeoutError("no answer"), TrainerError, "cannot be reached"),
-        (ValueError("Error retrieving result: pay with status 402 for x"), TrainerError, "top it up"),
-        (AssertionError("sample_sequence_ids"), TrainerError, "AssertionError: sample_sequence_ids"),
-    ],
-    ids=lambda value: str(value)[:30] if isinstance(value, Exception) else "",
-)
-async def test_what_the_sdk_raises_says_what_to_do_and_is_not_tried_again(sdk: Sdk, error, kind, told) -> None:
-    sdk.refused = error
-    with pytest.raises(kind, match=told):
-        await trainer().policy()
-    assert sdk.calls == [("check",)]
 
 
 async def test_a_failing_update_is_told_with_its_number(sdk: Sdk) -> None:

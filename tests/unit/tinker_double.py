@@ -70,6 +70,7 @@ class Training:
 
     def optim_step(self, adam: Any) -> Future:
         self.sdk.calls.append(("optim_step", adam.learning_rate))
+        self.sdk.adams.append(vars(adam))
         self.level += 0.1
         return Future(None)
 
@@ -92,6 +93,8 @@ class Sdk:
         self.refused, self.stale, self.fails = refused, False, None
         self.calls: list[tuple[Any, ...]] = []
         self.sent: list[tuple[Any, Any]] = []
+        self.adams: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.closing: Exception | None = None
         self.urls: dict[str, str] = {}
@@ -113,7 +116,7 @@ class Sdk:
         self.keys.append(api_key)
         return SimpleNamespace(
             _check_accessible=self._check,
-            create_lora_training_client=lambda **_: Future(Training(self)),
+            create_lora_training_client=lambda **asked: self.asked.append(asked) or Future(Training(self)),
             create_training_client_from_state_with_optimizer=self._resume,
             create_sampling_client=lambda **_: Future(Sampler(-1.0)),
             close=lambda status: self.calls.append(("close", status)) or Future(self.closing),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from nested_rl import redact
-from nested_rl.errors import MissingExtra, SettingsError, TrainerError, UnknownName
+from nested_rl.errors import MissingExtra, NestedRLError, SettingsError, TrainerError, UnknownName
 from nested_rl.trainers.tinker_errors import KEY, NO_KEY, api_key, explained, plainly, status_of
 
 log = redact.logger(__name__)
@@ -34,9 +34,8 @@ class Service:
     def __init__(self, model: str, *, base_url: str | None, key_env: str, project_id: str | None) -> None:
         self.model, self.base_url = model, base_url
         self.sdk = sdk()
-        self._key = api_key(key_env, hosted=base_url is None)
-        if self._key not in (None, NO_KEY):
-            redact.know(str(self._key))
+        self._key_env = key_env
+        self._key()
         self._told = key_env or (KEY if base_url is None else "")
         self._project = project_id
         self._client: Any = None
@@ -49,7 +48,8 @@ class Service:
 
         This is the first request of all: it finds out whether the key is good, the account in credit and the model known.
         """
-        with self._lock, plainly("asking what the server can do", key=self._told):
+        missing = f"there is no Tinker API at {self.base_url or 'the hosted service'}; the client adds /api/v1 to base_url itself"
+        with self._lock, plainly("asking what the server can do", key=self._told, missing=missing):
             if not self._supported:
                 self._supported = self._ask()
         if self.model not in self._supported:
@@ -61,7 +61,7 @@ class Service:
         check = getattr(self._opened(), "_check_accessible", None)
         if check is not None:  # the SDK's other calls wait for an hour when the account has no credit
             check()
-        rest = self.sdk.RestClient(base_url=self.base_url, api_key=self._key)
+        rest = self._rest()
         told = rest.get_server_capabilities().result().supported_models
         return {m.model_name: m.max_context_length for m in told if m.model_name and m.trainable is not False}
 
@@ -76,6 +76,8 @@ class Service:
         path, version = parsed(ref)
         try:
             client = self._opened().create_training_client_from_state_with_optimizer(path).result()
+        except NestedRLError:
+            raise
         except Exception as error:
             if status_of(error) in (400, 404):
                 raise TrainerError(
@@ -98,8 +100,9 @@ class Service:
         """Delete a checkpoint; one that is gone already is none to worry about."""
         path, _ = parsed(ref)
         try:
-            rest = self.sdk.RestClient(base_url=self.base_url, api_key=self._key)
-            rest.delete_checkpoint_from_tinker_path(path).result()
+            self._rest().delete_checkpoint_from_tinker_path(path).result()
+        except NestedRLError:
+            raise
         except Exception as error:
             if status_of(error) != 404:
                 raise explained(error, f"deleting {ref}", key=self._told) from error
@@ -108,13 +111,13 @@ class Service:
         """Signed addresses of the adapter's files, by file name."""
         with plainly("exporting the adapter", key=self._told):
             saved = client.save_weights_external(name, ttl_seconds=ttl_s).result()
-            rest = self.sdk.RestClient(base_url=self.base_url, api_key=self._key)
+            rest = self._rest()
             return dict(rest.get_external_weights_urls(saved.path).result().urls)
 
     def usage(self, starting_on: str, ending_before: str) -> tuple[list[Any], set[str]]:
         """Billing events of a window, and the sessions of this trainer."""
         with plainly("reading the bill (the key needs the billing role)", key=self._told):
-            admin = self.sdk.AdminClient(base_url=self.base_url, api_key=self._key)
+            admin = self.sdk.AdminClient(base_url=self.base_url, api_key=self._key())
             events = admin.get_billing_usage(starting_on, ending_before).result().data
         return list(events), {model.partition(":train:")[0] for model in self._models}
 
@@ -133,9 +136,19 @@ class Service:
     def _opened(self) -> Any:
         if self._client is None:
             self._client = self.sdk.ServiceClient(
-                project_id=self._project, base_url=self.base_url, api_key=self._key, display_name="nested_rl"
+                project_id=self._project, base_url=self.base_url, api_key=self._key(), display_name="nested_rl"
             )
         return self._client
+
+    def _rest(self) -> Any:
+        return self.sdk.RestClient(base_url=self.base_url, api_key=self._key())
+
+    def _key(self) -> str | None:
+        """The key for one more client: what the environment says is looked at each time, as the SDK does."""
+        key = api_key(self._key_env, base_url=self.base_url)
+        if key not in (None, NO_KEY):
+            redact.know(str(key))
+        return key
 
     def _mine(self, client: Any) -> Any:
         self._models.append(str(client.model_id))
