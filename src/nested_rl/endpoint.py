@@ -29,6 +29,8 @@ from nested_rl.errors import NestedRLError, SettingsError
 from nested_rl.types import JSON
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+log = redact.logger(__name__)
+
 _LONGEST_WAIT_S: Final = 60.0
 _ROOM_BYTES: Final = 4 * 2**20
 """What an answer may hold besides the tokens that were asked for."""
@@ -110,7 +112,7 @@ class Endpoint:
         """The server's answer to one chat-completions request. Raises an EndpointError.
 
         `tokens` is how many are asked for, which bounds how much is read. Unless `patient`, an address where nobody listens is
-        told at once: nothing was started yet, so the address may be wrong.
+        told at once: nothing was started yet, so the address may be wrong. Other trouble is waited out, and said once.
         """
         client = await self._open()
         async with self._slots:  # held while waiting too: a server that says 429 gets fewer requests at once
@@ -122,8 +124,13 @@ class Endpoint:
             def may_pass(error: BaseException) -> bool:
                 return isinstance(error, Unavailable) and (patient or not isinstance(error, Unreachable))
 
+            def say(state: RetryCallState) -> None:
+                if not patient and state.attempt_number == 1 and state.outcome is not None:
+                    log.warning("%s; trying again, for up to %g s", state.outcome.exception(), self.timeout_s)
+
             retrying = AsyncRetrying(
                 sleep=self.clock.sleep,
+                before_sleep=say,
                 wait=_pause,
                 stop=out_of_time,
                 retry=retry_if_exception(may_pass),
@@ -186,7 +193,7 @@ class Endpoint:
                     return await self._read(answer, _ROOM_BYTES + _BYTES_A_TOKEN * tokens)
         except TimeoutError:
             raise Unavailable(f"{self.base_url}: no whole answer within attempt_s={self.attempt_s:g}") from None
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             told = self._clean(f"{type(error).__name__}: {error}".removesuffix(": "))
             raise Unreachable(f"{self.base_url}: {told}; is the server running, and base_url right?") from None
         except httpx.RequestError as error:
