@@ -13,14 +13,14 @@ import math
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from attrs import frozen
 
 from nested_rl.errors import RunDirError, SettingsError
-from nested_rl.harness.tools import SCHEMAS
+from nested_rl.harness.tools import BRIEF_SCHEMAS, SCHEMAS
 from nested_rl.rundir import RunDir
 from nested_rl.types import JSON, Episode, Message, ToolCall, Turn
 
@@ -125,18 +125,16 @@ def write(run: RunDir, out: Path, *, kind: Format = "sft", min_reward: float = 0
         raise SettingsError(f"min_reward must be a finite number, not {min_reward}")
     if out.exists():
         raise SettingsError(f"{out} exists already; delete it or choose another place")
-    tools = _tools(run)
     unfinished = out.with_name(f".{out.name}.{secrets.token_hex(6)}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if kind == "datasets":
             (unfinished / "data").mkdir(parents=True)
             # As text: in a column of structs every tool would get the arguments of all the others, set to null.
-            tools = None if tools is None else json.dumps(tools)
-            told = _write_chats(run, unfinished / "data" / "train.jsonl", min_reward, tools)
+            told = _write_chats(run, unfinished / "data" / "train.jsonl", min_reward, written=json.dumps)
             (unfinished / "README.md").write_text(_card(run, told, min_reward), encoding="utf-8")
         else:
-            told = _write_chats(run, unfinished, min_reward, tools)
+            told = _write_chats(run, unfinished, min_reward, written=list)
         if not told.families:
             rest = ", ".join(f"{n} {why}" for why, n in told.left_out.items() if n) or "no episode is finished yet"
             raise SettingsError(f"{run.path} has no chat to export: {rest}")
@@ -156,7 +154,8 @@ class _Told:
     left_out: Counter[str]
 
 
-def _write_chats(run: RunDir, path: Path, min_reward: float, tools: JSON) -> _Told:
+def _write_chats(run: RunDir, path: Path, min_reward: float, *, written: Callable[[JSON], JSON]) -> _Told:
+    known = _knows_tools(run)
     families: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     with path.open("w", encoding="utf-8", errors="replace") as file:  # bytes that were no text in what an agent wrote
@@ -167,14 +166,21 @@ def _write_chats(run: RunDir, path: Path, min_reward: float, tools: JSON) -> _To
                 left_out[why or "with a call that could not be read"] += 1
                 continue
             families[episode.task.family] += 1
+            tools = written(_tools(messages)) if known else None
             file.write(json.dumps(_chat_row(episode, messages, tools), ensure_ascii=False, allow_nan=False) + "\n")
     return _Told(families, left_out)
 
 
-def _tools(run: RunDir) -> JSON:
-    """Schemas of the tools the agent had; None where another harness may have given it others."""
+def _knows_tools(run: RunDir) -> bool:
+    """Whether the agent had our tools; another harness may have given it others."""
     harness = run.spec.get("parts", {}).get("harness", {}).get("name", TOOL_HARNESS)
-    return list(SCHEMAS) if harness == TOOL_HARNESS else None
+    return bool(harness == TOOL_HARNESS)
+
+
+def _tools(messages: Sequence[JSON]) -> JSON:
+    """Schemas of the tools the agent had: a very small one, which is given no system prompt, had one less."""
+    large = bool(messages) and messages[0]["role"] == "system"
+    return SCHEMAS if large else BRIEF_SCHEMAS
 
 
 def _unsuccessful(episode: Episode, min_reward: float) -> str:
@@ -286,7 +292,7 @@ evaluations are not in this data. No licence is stated; choose one before you pu
 
 def _card(run: RunDir, told: _Told, min_reward: float) -> str:
     spec = run.spec
-    columns = [(name, meaning) for name, meaning in FIELDS.items() if name != "tools" or _tools(run) is not None]
+    columns = [(name, meaning) for name, meaning in FIELDS.items() if name != "tools" or _knows_tools(run)]
     return _CARD.format(
         name=run.path.resolve().name,
         total=told.families.total(),

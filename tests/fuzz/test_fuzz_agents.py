@@ -12,7 +12,6 @@ from odd import TEXTS, data, likely, written
 
 from nested_rl.clock import SystemClock
 from nested_rl.harness.tools import SCHEMAS, Toolbox
-from nested_rl.harness.words import FullWords
 from nested_rl.harness.workspace import Limits, Workspace
 from nested_rl.interfaces import Desk
 from nested_rl.nano.tokenizer import Tokenizer
@@ -119,7 +118,7 @@ def test_tools(calls):
         folder.mkdir()
         desk = Counts()
         with Workspace(folder, LIMITS) as workspace:
-            box = Toolbox(workspace, desk, FullWords(), SystemClock(), max_attempts=3)
+            box = Toolbox(workspace, desk, SystemClock(), max_attempts=3)
             for call in calls:
                 reply = asyncio.run(box.use(call))
                 assert isinstance(reply, str)

@@ -12,7 +12,7 @@ from made_run import make_run
 from nested_rl import cli, export
 from nested_rl.errors import MissingExtra, RunDirError, SettingsError
 from nested_rl.export import chat, rows, write
-from nested_rl.harness.tools import SCHEMAS
+from nested_rl.harness.tools import BRIEF_SCHEMAS, SCHEMAS
 from nested_rl.run import Run
 from nested_rl.rundir import RunDir, write_atomic
 from nested_rl.types import Message, ToolCall, Transcript, Turn
@@ -118,7 +118,13 @@ def test_only_valid_episodes_with_enough_reward(run, tmp_path):
     assert told.chats + sum(told.left_out.values()) == sum(1 for _ in run.episodes())
     assert all(fits_the_format(row["messages"]) for row in found)
     assert all(list(row) == list(export.FIELDS) for row in found)
-    assert found[0]["tools"] == [dict(schema) for schema in SCHEMAS]
+    assert all(row["tools"] == [dict(schema) for schema in BRIEF_SCHEMAS] for row in found)
+
+
+def test_a_large_agent_had_one_tool_more(run, tmp_path, monkeypatch):
+    said = [Message(role="system", content="You write jobs."), Message(role="user", content="Go.")]
+    monkeypatch.setattr(export, "chat", lambda _, chat=export.chat: chat(said))
+    assert lines(write(run, tmp_path / "chats.jsonl").path)[0]["tools"] == [dict(schema) for schema in SCHEMAS]
 
 
 def test_neither_the_secret_nor_scores_of_items_leave_the_run(run, tmp_path):
@@ -134,7 +140,7 @@ def test_datasets_is_a_folder_with_a_card(run, tmp_path):
     card = (told.path / "README.md").read_text(encoding="utf-8")
     data = told.path / card.partition("path: ")[2].splitlines()[0]
     assert len(lines(data)) == told.chats
-    assert json.loads(lines(data)[0]["tools"]) == list(SCHEMAS)
+    assert json.loads(lines(data)[0]["tools"]) == list(BRIEF_SCHEMAS)
     assert f"{told.chats} conversations" in card
     assert all(f"| `{name}` |" in card for name in lines(data)[0])
     assert sorted(p.name for p in told.path.rglob("*")) == ["README.md", "data", "train.jsonl"]

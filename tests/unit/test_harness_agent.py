@@ -267,12 +267,39 @@ async def test_each_turn_has_its_own_seed_and_the_same_one_again():
     assert a[0] == turn_seed(5, 0)
 
 
-async def test_the_policy_gets_schemas_of_six_tools_and_the_turns_as_they_were_sampled():
-    policy = Script(call("list_files"))
+@pytest.mark.parametrize("context", [0, 256])
+async def test_the_policy_gets_schemas_of_its_tools_and_the_turns_as_they_were_sampled(context):
+    policy = Script(call("list_files"), context_tokens=context)
     transcript = await run(policy, max_turns=2)
     names = [tool["function"]["name"] for tool in policy.asked[0]["tools"]]
-    assert names == ["list_files", "read_file", "write_file", "edit_file", "get_baseline_scores", "submit_job"]
-    assert policy.asked[1]["talk"][2] is transcript.turns[0]
+    more = [] if context else ["delete_file"]
+    assert names == ["list_files", "read_file", "write_file", "edit_file", *more, "get_baseline_scores", "submit_job"]
+    assert policy.asked[1]["talk"][1 if context else 2] is transcript.turns[0]
+
+
+async def test_a_large_agent_can_take_back_a_file_that_is_no_part_of_a_job():
+    desk = CountingDesk(GOOD)
+    extra = call("write_file", path="ok.txt", content="done")
+    gone, again = call("delete_file", path="ok.txt"), call("delete_file", path="ok.txt")
+    outside, folder = call("delete_file", path="../x"), call("delete_file", path="data")
+    data = call("write_file", path="data/a.jsonl", content="{}")
+    transcript = await run(Script(*WRITE, extra, data, gone, again, outside, folder, SUBMIT), desk)
+    assert [words.split(":")[0] for words in said(transcript)[6:10]] == [
+        "Done",
+        "Error",
+        "Error",
+        "Error",
+    ]
+    assert "ok.txt is deleted" in said(transcript)[6]
+    assert "no such file" in said(transcript)[7]
+    assert desk.submitted[0].keys() == {"job.toml", "environment.py", "data/a.jsonl"}
+
+
+async def test_a_very_small_agent_has_no_such_tool():
+    desk = CountingDesk(GOOD)
+    transcript = await run(Script(WRITE[0], call("delete_file", path="job.toml"), SUBMIT, context_tokens=256), desk)
+    assert said(transcript)[2] == replies.BAD_CALL
+    assert desk.submitted[0].keys() == {"job.toml"}
 
 
 async def test_no_turn_starts_after_the_deadline():

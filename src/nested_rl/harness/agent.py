@@ -12,8 +12,7 @@ from attrs import field, frozen, validators
 
 from nested_rl import scratch
 from nested_rl.clock import Clock, SystemClock
-from nested_rl.harness.tools import README, SCHEMAS, Toolbox
-from nested_rl.harness.words import BriefWords, FullWords
+from nested_rl.harness.tools import README, Toolbox
 from nested_rl.harness.workspace import Limits, Workspace
 from nested_rl.interfaces import AgentHarness, Desk, Policy
 from nested_rl.types import Message, Task, Transcript, Turn
@@ -62,9 +61,8 @@ class ToolHarness(AgentHarness):
         with _folder(desk) as root, Workspace(root, self.limits) as workspace:
             guide = desk.guide(brief=brief)
             workspace.write(README, guide)
-            words = BriefWords() if brief else FullWords()
             toolbox = Toolbox(
-                workspace, desk, words, self.clock, max_attempts=self.max_attempts, max_jobs=self.max_jobs
+                workspace, desk, self.clock, max_attempts=self.max_attempts, max_jobs=self.max_jobs, brief=brief
             )
             talk: list[Message | Turn] = list(self._opening(task, guide, brief=brief))
             end = await self._converse(talk, policy, toolbox, brief=brief, seed=seed)
@@ -91,7 +89,7 @@ class ToolHarness(AgentHarness):
                 return "deadline"
             asked = policy.sample(
                 (*opening, *talk[seen:]),
-                tools=SCHEMAS,
+                tools=toolbox.schemas,
                 max_tokens=min(self.turn_tokens, self.max_tokens * self.max_jobs - sampled),
                 seed=turn_seed(seed, index),
             )

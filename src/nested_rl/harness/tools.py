@@ -1,20 +1,23 @@
-"""The six tools of the agent, as schemas and as what they do. A wrong call is answered, never raised."""
+"""The tools of the agent, as schemas and as what they do. A wrong call is answered, never raised."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from nested_rl import redact
 from nested_rl.clock import Clock
 from nested_rl.errors import UnknownName
-from nested_rl.harness.words import Words
+from nested_rl.harness.words import BriefWords, FullWords, Words
 from nested_rl.harness.workspace import Workspace, WorkspaceError
 from nested_rl.interfaces import Desk
 from nested_rl.types import ToolCall
 
 README: Final = "README.md"
 """How to write a job, put there by the harness; not part of the job."""
+
+_FULL_ONLY: Final = frozenset({"delete_file"})
+"""Not offered to very small agents: they were taught the others, and write nothing that would have to be deleted."""
 
 _PATH = "Relative path in the workspace, such as job.toml"
 _TOOLS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
@@ -28,6 +31,7 @@ _TOOLS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "Replace one piece of text in a file. It must be there exactly once.",
         {"path": _PATH, "old": "The exact text to replace, with enough lines around it", "new": "What to put there"},
     ),
+    "delete_file": ("Delete a file, such as one that is no part of a job.", {"path": _PATH}),
     "get_baseline_scores": ("Accuracy of each untrained model on this task.", {}),
     "submit_job": (
         "Hand in the job as it stands. An invalid one costs an attempt and you are told why. The last valid one ends the task.",
@@ -53,23 +57,38 @@ def _schema(name: str, description: str, arguments: Mapping[str, str]) -> dict[s
 SCHEMAS: Final[tuple[Mapping[str, object], ...]] = tuple(_schema(name, *about) for name, about in _TOOLS.items())
 """JSON schemas in the form that chat templates and OpenAI-compatible servers take."""
 
+BRIEF_SCHEMAS: Final[tuple[Mapping[str, object], ...]] = tuple(
+    _schema(name, *about) for name, about in _TOOLS.items() if name not in _FULL_ONLY
+)
+"""Those of very small agents."""
+
 
 class Toolbox:
     """The tools of one episode. Counts jobs and submissions, and remembers whether the baselines were asked for.
 
     `attempts` counts those of the job in hand, `jobs` the accepted ones, `waited_s` the time spent waiting for their scores.
+    A `brief` one has the tools of very small agents, and their words.
     """
 
     def __init__(
-        self, workspace: Workspace, desk: Desk, words: Words, clock: Clock, *, max_attempts: int, max_jobs: int = 1
+        self,
+        workspace: Workspace,
+        desk: Desk,
+        clock: Clock,
+        *,
+        max_attempts: int,
+        max_jobs: int = 1,
+        brief: bool = False,
     ) -> None:
+        self.schemas = BRIEF_SCHEMAS if brief else SCHEMAS
         self.attempts = 0
         self.jobs = 0
         self.asked_baselines = False
         self.waited_s = 0.0
         self._workspace = workspace
         self._desk = desk
-        self._words = words
+        self._words: Words = BriefWords() if brief else FullWords()
+        self._names = _TOOLS.keys() - (_FULL_ONLY if brief else frozenset())
         self._clock = clock
         self._max_attempts, self._max_jobs = max_attempts, max_jobs
 
@@ -84,7 +103,7 @@ class Toolbox:
         return redact.known(await self._reply(call))
 
     async def _reply(self, call: ToolCall) -> str:
-        wrong = _wrong(call)
+        wrong = _wrong(call, self._names)
         if wrong:
             return self._words.bad_call(wrong)
         try:
@@ -105,6 +124,9 @@ class Toolbox:
             case "edit_file":
                 workspace.edit(arguments["path"], arguments["old"], arguments["new"])
                 return words.done(f"{arguments['path']} is changed")
+            case "delete_file":
+                workspace.remove(arguments["path"])
+                return words.done(f"{arguments['path']} is deleted")
             case "get_baseline_scores":
                 self.asked_baselines = True
                 return words.accuracy(await self._desk.baselines())
@@ -128,12 +150,12 @@ class Toolbox:
         return self._words.feedback(feedback, jobs_left=self._max_jobs - self.jobs)
 
 
-def _wrong(call: ToolCall) -> str:
+def _wrong(call: ToolCall, names: Collection[str]) -> str:
     """What is wrong with a call; empty when nothing is."""
     if call.error is not None:
         return f"the call could not be read ({call.error}); call one tool with its arguments"
-    if call.name not in _TOOLS:
-        return str(UnknownName("tool", call.name[:80], _TOOLS))
+    if call.name not in names:
+        return str(UnknownName("tool", call.name[:80], names))
     wanted = _TOOLS[call.name][1]
     takes = f"{call.name} takes {', '.join(wanted) or 'no arguments'}"
     for argument in wanted:

@@ -91,7 +91,8 @@ A completion is working, then `>`, the answer and a full stop, as in `72>6.`; mo
 {letters}
 `from nested_rl.jobkit import make, parse` helps: make(family, rng, n, k=None) gives n rows of a family's own questions, with
 chains of k operations, a number or a pair (low, high); parse(completion) gives its answer, or "" when there is none. Other
-imports: plain parts of the standard library, such as math, re, random, itertools. No files but data/NAME.jsonl, no network.
+imports: plain parts of the standard library, such as math, re, random, itertools. No files but data/NAME.jsonl (delete
+others), no network.
 Rows whose question belongs to an evaluation are dropped. A job may use {max_work:.2g} units of work: (sampled + trained
 tokens) x parameters. Faster is a little better.
 

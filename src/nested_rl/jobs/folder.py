@@ -96,6 +96,7 @@ def _files(files: Mapping[str, str], rules: FileRules) -> Iterator[Problem]:
     for name, text in sorted(files.items()):
         if name not in (JOB, CODE) and not (rules.data_files and name in data):
             allowed = f"a job is {JOB}, {CODE}" + (" and data/NAME.jsonl" if rules.data_files else "")
+            allowed += "; delete what is something else"
             yield problem("files.unknown", plain(name), "this file is not part of a job", allowed, name=name)
             continue
         try:

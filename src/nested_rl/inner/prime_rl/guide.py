@@ -116,7 +116,7 @@ job.toml
 {keys}
 
 {machines}environment.py. You write generator and grader yourself; imports are the plain parts of the standard library (math, re, random,
-itertools, json and the like). No network, no programs, no files but data/NAME.jsonl. It is two functions{or_native}:
+itertools, json and the like). No network, no programs, no files but data/NAME.jsonl (delete others). It is two functions{or_native}:
   examples(rng, n)                    a list of n rows like {{"prompt": "…", "answer": "…"}}; take all randomness from rng,
                                       a random.Random. Make many different ones: a batch needs batch_size / group_size.
   reward(prompt, completion, answer)  a finite number, best from 0 to 1. It must be higher for a right completion than for a
