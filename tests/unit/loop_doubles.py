@@ -67,15 +67,18 @@ class Policy:
 
 
 class Trainer:
-    """Counts its updates; a checkpoint is the list of what was trained."""
+    """Counts its updates, which take `seconds`; a checkpoint is the list of what was trained."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, clock: VirtualClock | None = None, seconds: float = 0.0) -> None:
         self.folder, self.version, self.history = folder, 0, []
+        self.clock, self.seconds = clock, seconds
 
     async def policy(self):
         return Policy(self.version)
 
     async def update(self, groups):
+        if self.clock is not None:
+            await self.clock.sleep(self.seconds)
         self.version += 1
         self.history.append([g.index for g in groups])
         return UpdateReport(version=self.version, stepped=True)
@@ -139,10 +142,18 @@ class Rig:
     """Everything for one loop in one folder; `open()` again after a crash is a new process on the same files."""
 
     def __init__(
-        self, path: Path, *, families=("fast",), seconds=None, fail=lambda task, seed: None, **schedule
+        self,
+        path: Path,
+        *,
+        families=("fast",),
+        seconds=None,
+        update_s=0.0,
+        poll_s=0.1,
+        fail=lambda task, seed: None,
+        **schedule,
     ) -> None:
         self.path, self.families, self.fail = path, [Family(n) for n in families], fail
-        self.seconds = seconds or (lambda spec: 1.0)
+        self.seconds, self.update_s, self.poll_s = seconds or (lambda spec: 1.0), update_s, poll_s
         self.schedule = Schedule(**({"steps": 4, "groups_per_step": 2, "group_size": 2} | schedule))
         self.reward = lambda outcome: float(len(outcome.task.id) % 3) / 3 + (outcome.task.family == "slow") * 0.1
         self.clock = VirtualClock()
@@ -152,7 +163,7 @@ class Rig:
 
     def loop(self) -> Loop:
         self.run = RunDir.create(self.path, {"steps": self.schedule.steps}, may_change=("steps",))
-        self.trainer = Trainer(self.path / "checkpoints")
+        self.trainer = Trainer(self.path / "checkpoints", clock=self.clock, seconds=self.update_s)
         self.scorer = Scorer()
         meter = Meter(Budget(), clock=self.clock, write=self.run.costs_log.append)
         parts = Parts(
@@ -187,7 +198,7 @@ class Rig:
             while True:
                 job = await self.queue.lease("w", ttl_s=1e9)
                 if job is None:
-                    await self.clock.sleep(0.1)
+                    await self.clock.sleep(self.poll_s)
                     continue
                 running[job.id] = job, asyncio.create_task(self._finish(job))
         finally:
