@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from attrs import asdict, field, frozen
@@ -16,10 +17,10 @@ from attrs import asdict, field, frozen
 from nested_rl import rewards
 from nested_rl.baselines import Baselines
 from nested_rl.episode import Parts, Place, derived, run_episode
-from nested_rl.errors import SettingsError, SupervisionError
+from nested_rl.errors import RunDirError, SettingsError, SupervisionError
 from nested_rl.interfaces import Policy, TaskFamily
 from nested_rl.metrics import strongest
-from nested_rl.rundir import RunDir
+from nested_rl.rundir import RunDir, write_atomic
 from nested_rl.types import JSON, Episode, Metrics, Split, Task
 from nested_rl.waiting import together
 
@@ -67,10 +68,13 @@ class Comparison:
     valid: Interval
     quality_given_valid: Interval
     own_family_given_valid: Interval
+    left_out: int = 0
+    """Tasks that count on one side only: masked on the other, or never asked there."""
 
     def __str__(self) -> str:
+        alone = f"; {self.left_out} that only one side has are left out" if self.left_out else ""
         return (
-            f"reward {self.reward} (n={self.n}, paired) · valid {self.valid} · quality given valid "
+            f"reward {self.reward} (n={self.n}, paired{alone}) · valid {self.valid} · quality given valid "
             f"{self.quality_given_valid} · own family given valid {self.own_family_given_valid}"
         )
 
@@ -137,6 +141,7 @@ class EvalReport:
             )
         return Comparison(
             n=len(pairs),
+            left_out=len(self.rows) + len(other.rows) - 2 * len(pairs),
             reward=_difference(pairs, lambda rows: _mean([r.reward for r in rows])),
             valid=_difference(pairs, lambda rows: _mean([float(r.valid) for r in rows])),
             quality_given_valid=_difference(pairs, lambda rows: _mean([r.quality for r in rows if r.valid])),
@@ -152,7 +157,7 @@ class EvalReport:
         if self.valid > 0:
             told += f", quality given valid {self.given_valid('quality'):.3f}"
             told += f", own family {self.given_valid('own_family'):.2f}"
-        return f"{told} (n={len(self.rows)})"
+        return f"{told} (n={len(self.rows)}{f', {self.masked} masked' if self.masked else ''})"
 
     def to_json(self) -> dict[str, JSON]:
         """Plain data, with the means a reader looks for first."""
@@ -208,49 +213,87 @@ async def evaluate(
     baselines: Baselines,
     deadline_s: float,
     conditions: str = "",
+    tell: Callable[[int, int], None] = lambda done, of: None,  # noqa: ARG005
 ) -> EvalReport:
-    """One episode a task, all at once; recorded under evals/<name>/. What is there already, with no one masked, is kept.
+    """One episode a task, all at once; recorded under evals/<name>/. What is there already and counts is kept.
 
-    Raises SupervisionError when every episode failed for reasons that are not the agent's: that says nothing of the agent.
+    So a masked episode is tried again when the same is asked again, alone, and an evaluation that was stopped goes on. `tell` hears how
+    many episodes are there, of how many. Raises SupervisionError when every episode failed for reasons that are not the agent's: that
+    says nothing of the agent.
     """
     done = run.evals().get(name)
     grader = baselines.grader(*(f.name for f in families))
     if done is not None and not done["masked"] and done.get("grader", grader) == grader:
         return EvalReport.from_json(done)
     tasks = eval_tasks(families, split, n=n, seed=seed)
-    scores = [await baselines.of(task) for task in tasks]
     lockstep = getattr(policy, "seats", None)
-    seats: Sequence[Policy] = lockstep(len(tasks)) if lockstep else [policy] * len(tasks)
+    # Batches in step round as a whole: of a stopped evaluation everything is said again, and the jobs are in the queue.
+    fresh = done is None and lockstep is not None
+    episodes = dict(_counted(run, name, tasks, version=policy.version, grader=grader, done=done, fresh=fresh))
+    missing = [index for index in range(len(tasks)) if index not in episodes]
+    seats: Sequence[Policy] = lockstep(len(missing)) if lockstep else [policy] * len(missing)
+    scores = {index: await baselines.of(tasks[index]) for index in missing}
+    tell(len(episodes), len(tasks))
 
-    async def one(index: int) -> Episode:
+    async def one(index: int, seat: Policy) -> None:
         place = Place(group=index, member=0, version=policy.version, seed=derived("eval", seed, tasks[index].id, index))
         told = await run_episode(
             tasks[index],
-            seats[index],
+            seat,
             place,
             parts,
             hidden=scores[index]["hidden"],
             dev=scores[index]["dev"],
             deadline_s=deadline_s,
-            leave=getattr(seats[index], "close", lambda: None),
+            leave=getattr(seat, "close", lambda: None),
         )
-        run.write_episode(told.episode, files=told.files, under=f"evals/{name}/episodes")
-        return told.episode
+        run.write_episode(told.episode, files=told.files, under=_episodes_of(name))
+        episodes[index] = told.episode
+        tell(len(episodes), len(tasks))
 
-    episodes = await together([one(i) for i in range(len(tasks))])
-    rows = _rows(episodes, name)
+    await together([one(index, seat) for index, seat in zip(missing, seats, strict=True)])
+    rows = _rows([episodes[index] for index in range(len(tasks))], name)
     report = EvalReport(
         policy=label,
         version=policy.version,
         split=split,
         seed=seed,
-        masked=len(episodes) - len(rows),
+        masked=len(tasks) - len(rows),
         conditions=conditions,
         grader=grader,
         rows=rows,
     )
     run.write_eval(name, report.to_json())
     return report
+
+
+def _episodes_of(name: str) -> str:
+    return f"evals/{name}/episodes"
+
+
+def _counted(
+    run: RunDir,
+    name: str,
+    tasks: Sequence[Task],
+    *,
+    version: int,
+    grader: str,
+    done: Mapping[str, JSON] | None,
+    fresh: bool,
+) -> Iterator[tuple[int, Episode]]:
+    """Episodes of an earlier try that are whole, count, and were graded by the present code; others are thrown away."""
+    mark, folder = run.path / "evals" / name / "grader", run.path / _episodes_of(name)
+    before = mark.read_text("utf-8") if mark.is_file() else (done.get("grader", grader) if done else "")
+    if fresh or before != grader:
+        shutil.rmtree(folder, ignore_errors=True)
+    write_atomic(mark, grader.encode(), sync=True)
+    for index, task in enumerate(tasks):
+        try:
+            episode = run.read_episode(index, 0, under=_episodes_of(name))
+        except RunDirError:  # it cannot be read: made again
+            continue
+        if episode is not None and not episode.masked and episode.task == task and episode.version == version:
+            yield index, episode
 
 
 def _rows(episodes: Sequence[Episode], name: str) -> tuple[EvalRow, ...]:

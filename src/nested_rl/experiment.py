@@ -306,14 +306,16 @@ class Experiment(Choice):
         n: int = 96,
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
+        quiet: bool = False,
     ) -> EvalReport:
         """Evaluate a policy of a run on `n` test tasks of these families, held-out ones welcome.
 
         `policy` is `RUN@STEP`, `RUN@best`, `RUN@initial` or `RUN` (its last version), where RUN is a run directory, or the
         word RUN together with `out=`; or `openai:MODEL@URL`, or any Policy, as the agent in the run directory `out`. The
-        result is kept in RUN/evals/ and not computed twice. `.compare(other)` pairs two.
+        result is kept in RUN/evals/ and not computed twice, except for episodes that were masked. `.compare(other)` pairs two. In a
+        terminal a line counts the episodes, unless `quiet`.
         """
-        return sync.run(self.evaluate_async(tasks, policy=policy, n=n, seed=seed, out=out))
+        return sync.run(self.evaluate_async(tasks, policy=policy, n=n, seed=seed, out=out, quiet=quiet))
 
     async def evaluate_async(
         self,
@@ -323,8 +325,11 @@ class Experiment(Choice):
         n: int = 96,
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
+        quiet: bool = False,
     ) -> EvalReport:
         """The same, inside a running event loop."""
+        from nested_rl.report.counting import Counting
+
         if isinstance(policy, str) and policy.startswith("openai:"):
             from nested_rl.policies import FrozenPolicy
 
@@ -334,7 +339,7 @@ class Experiment(Choice):
             path = str(out or "runs/latest")
         run = RunDir.open(path)
         run.own()
-        with contextlib.closing(run):
+        with contextlib.closing(run), contextlib.ExitStack() as stack:
             families = self._families(given=tasks)
             job_seeds = int(run.spec.get("job_seeds", 2))
             if isinstance(policy, str):
@@ -344,6 +349,7 @@ class Experiment(Choice):
             else:
                 agent, label = _named(policy)
             conditions = self._conditions(families, seed)
+            counting = stack.enter_context(Counting(label, quiet=quiet))
             own = None if isinstance(policy, str) else policy
             silent: Watcher = lambda event, fields: None  # noqa: ARG005, E731
             async with (
@@ -367,6 +373,7 @@ class Experiment(Choice):
                         baselines=session.baselines,
                         deadline_s=Schedule().deadline_s,
                         conditions=conditions,
+                        tell=counting,
                     )
                 )
 

@@ -34,17 +34,17 @@ def evaluate(
 ) -> None:
     """Evaluate policies of a run on test tasks, all on the same ones.
 
-    Results are kept in RUN/evals/ and not computed twice.
+    Results are kept in RUN/evals/ and not computed twice; only what failed for reasons that are not the agent's is tried again.
 
     Args:
         run: Run directory. May be left out when a policy names it, as in --policy runs/pilot@best.
-        policy: best, initial, last or a step number; every:N for each N-th step; or openai:MODEL@URL for a model behind a
-            server. May be given several times.
-        against: What the others are compared with, task by task, with a 95 % interval. Of several policies without this
-            option it is the initial one, or else the last.
-        family: One or more families.
-        n: How many tasks.
-        seed: Which tasks.
+        policy: best, initial, last or a step number; every:N for each N-th step and the last, of those whose checkpoints the run
+            still has; or openai:MODEL@URL for a model behind a server. May be given several times.
+        against: The one policy that the others are compared with, task by task, with a 95 % interval. Of several policies
+            without this option it is the initial one, or else the last.
+        family: One or more families, which take turns.
+        n: How many tasks, of all families together.
+        seed: Which tasks, and the agent's dice.
         using: The run file the run was made from, if it had parts of its own.
         as_json: Print JSON.
     """
@@ -56,7 +56,7 @@ def evaluate(
     experiment = _experiment(run, using)
     families = tasks.load(*family)
     named = [one for given in policy for one in _policies(run, given)]
-    opposed = _policies(run, against) if against else _reference(named)
+    opposed = _one(run, against) if against else _reference(named)
     named = [name for name in dict.fromkeys([*named, *opposed]) if name not in opposed]
     reports = [experiment.evaluate(families, policy=name, n=n, seed=seed, out=run) for name in [*named, *opposed]]
     write_report(RunDir.open(run))
@@ -64,7 +64,7 @@ def evaluate(
 
 
 def _tell(ours: Sequence[EvalReport], others: Sequence[EvalReport], *, as_json: bool) -> None:
-    """Each policy, then each one's difference to the one they are compared with."""
+    """Each policy, then each one's difference to the one they are compared with (`others`, which is one or none)."""
     from attrs import asdict
 
     compared = [(one, one.compare(other)) for other in others for one in ours]
@@ -92,11 +92,11 @@ def _table(reports: Sequence[EvalReport]) -> None:
     from rich.table import Table
 
     columns = list(dict.fromkeys(name for report in reports for name in report.means))
-    table = Table("policy", "reward", *columns, box=SIMPLE)
+    table = Table("policy", "n", "masked", "reward", *columns, box=SIMPLE)
     for report in reports:
-        mean = report.interval
+        mean, counts = report.interval, (str(len(report.rows)), str(report.masked))
         shown = [_cell(report.means.get(name, math.nan)) for name in columns]
-        table.add_row(report.policy, f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]", *shown)
+        table.add_row(report.policy, *counts, f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]", *shown)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -105,7 +105,10 @@ def _cell(value: float) -> str:
 
 
 def _means(report: EvalReport) -> dict[str, Any]:
-    return {**{key: value for key, value in report.to_json().items() if key != "rows"}, "means": report.means}
+    from attrs import asdict
+
+    told = {key: value for key, value in report.to_json().items() if key != "rows"}
+    return {**told, "n": len(report.rows), "interval": asdict(report.interval), "means": report.means}
 
 
 def _known(value: Any) -> Any:
@@ -127,7 +130,8 @@ def _run_of(policies: Sequence[str]) -> Path:
 
 
 def _policies(run: Path, given: str) -> list[str]:
-    """The policies that were meant: one, or every N-th version that the run has kept."""
+    """The policies that were meant: one, or every N-th version and the last, of those that the run still has."""
+    from nested_rl import retention
     from nested_rl.rundir import RunDir
 
     name = _of_run(run, given)
@@ -137,10 +141,28 @@ def _policies(run: Path, given: str) -> list[str]:
     if not re.fullmatch(r"every:[1-9]\d*", which):
         raise SettingsError(f"{given!r}: after every: comes a number of steps, such as every:5")
     step = int(which.removeprefix("every:"))
-    kept = sorted({int(event["version"]) for event in RunDir.open(run).events("checkpoint", "step.done")})
-    if not kept:
+    opened = RunDir.open(run)
+    made = sorted({int(event["version"]) for event in opened.events("checkpoint", "step.done")})
+    if not made:
         raise SettingsError(f"{run} has no saved version yet")
-    return [f"RUN@{version}" for version in kept if version % step == 0 or version == kept[-1]]
+    kept = retention.refs(opened)
+    meant = [version for version in made if version % step == 0 or version == made[-1]]
+    if gone := [version for version in meant if version not in kept]:
+        print(
+            f"{run}: of every:{step} the checkpoints of {retention.known(dict.fromkeys(gone, ''))} are gone, so the curve lacks them; "
+            "a run that is made with keep_checkpoints=None keeps all",
+            file=sys.stderr,
+        )
+    return [f"RUN@{version}" for version in meant if version in kept]
+
+
+def _one(run: Path, against: str) -> list[str]:
+    """The policy that the others are compared with."""
+    if "every:" in against and not against.startswith("openai:"):
+        raise SettingsError(
+            f"--against {against}: the others are compared with one policy, such as initial or a step number"
+        )
+    return [_of_run(run, against)]
 
 
 def _reference(named: Sequence[str]) -> list[str]:
