@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -13,6 +14,9 @@ from nested_rl.types import JSON
 
 NANO: Final = "nested_rl.trainers.nano.NanoTrainer"
 """The trainer of a run that names none."""
+
+_OF_RUN: Final = re.compile(r".*@(best|initial|\d+)", re.DOTALL)
+"""Labels of the run's own versions. Agents of another making are evaluated there too, as version 0."""
 
 _CARD: Final = """\
 ---
@@ -98,10 +102,13 @@ def _settings(trainer: Mapping[str, JSON]) -> str:
 
 def _evaluation(run: RunDir, version: int) -> Iterator[str]:
     """A table of the run's evaluations on test tasks: this version and the untrained agent."""
-    reports = [EvalReport.from_json({"conditions": "", **data}) for data in run.evals().values()]
+    found = [EvalReport.from_json({"conditions": "", **data}) for data in run.evals().values()]
+    reports = [report for report in found if _OF_RUN.fullmatch(report.policy)]
     mine = [r for r in reports if r.split == "test" and r.version == version and r.rows]
     if not mine:
-        yield f"None: no evaluation of version {version} on test tasks was made (`nested-rl evaluate RUN --policy {version}`)."
+        using = " --using FILE.toml" if run.spec.get("parts") else ""
+        asked = f"nested-rl evaluate RUN --policy {version}{using}"
+        yield f"None: no evaluation of version {version} on test tasks was made (`{asked}`)."
         return
     start = [r for r in reports if r.split == "test" and r.version == 0 and r.rows]
     trained_on = set(run.spec.get("tasks", ()))
@@ -114,7 +121,7 @@ def _evaluation(run: RunDir, version: int) -> Iterator[str]:
         held_out = "no" if trained_on & {row.family for row in report.rows} else "yes"
         before, difference = _against(report, start)
         yield (
-            f"| {family} | {held_out} | {len(report.rows)} | {_range(report)} | {before} | {difference} | "
+            f"| {family} | {held_out} | {_counted(report)} | {_range(report)} | {before} | {difference} | "
             f"{report.valid:.0%} |"
         )
 
@@ -127,6 +134,11 @@ def _against(report: EvalReport, start: list[EvalReport]) -> tuple[str, str]:
         except SettingsError:
             continue
     return "not evaluated", "unknown"
+
+
+def _counted(report: EvalReport) -> str:
+    """How many tasks count."""
+    return f"{len(report.rows)}{f' ({report.masked} more masked)' if report.masked else ''}"
 
 
 def _range(report: EvalReport) -> str:

@@ -8,7 +8,9 @@ sends it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -20,8 +22,11 @@ from nested_rl import redact, retention
 from nested_rl.errors import MissingExtra, NestedRLError, RunDirError, SettingsError
 from nested_rl.experiment import version_of
 from nested_rl.model_card import NANO, card, trainer_of
-from nested_rl.rundir import RunDir
+from nested_rl.rundir import RunDir, write_atomic
+from nested_rl.types import JSON
 
+RECORD = "adapters/prepared.json"
+"""In the run: which folders were prepared from which version, and the digest of the card that was put there."""
 CONFIG, WEIGHTS, CARD = "adapter_config.json", "adapter_model.safetensors", "README.md"
 TINKER = "nested_rl.trainers.tinker.TinkerTrainer"
 
@@ -43,16 +48,39 @@ class Prepared:
 async def ready(run: RunDir, out: Path | None = None, *, which: str = "best") -> Prepared:
     """What is in `out` (RUN/adapters/vVERSION by default) already, else what `prepare` puts there.
 
-    So what is uploaded is what was looked at. Raises SettingsError when the folder holds something else.
+    So what is uploaded is what was looked at. Its card is made anew when the run has been evaluated since, say. Raises SettingsError when
+    the folder holds something else, or a card with words of yours that the run's records no longer agree with.
     """
-    version = version_of(run, which, retention.refs(run))
+    refs = retention.refs(run)
+    version = version_of(run, which, refs)
     place = out or run.path / "adapters" / f"v{version:05d}"
     if not place.exists():
         return await prepare(run, place, which=str(version))
-    if any(not (place / name).is_file() for name in (CONFIG, WEIGHTS, CARD)):
-        raise SettingsError(f"{place} exists and is no prepared adapter; delete it or choose another place")
+    made = _record(run).get(_name(run, place))
+    if made is None or any(not (place / name).is_file() for name in (CONFIG, WEIGHTS)):
+        raise SettingsError(f"{place} exists and is no prepared adapter of this run; delete it or choose another place")
+    if (made["version"], made["ref"]) != (version, refs[version]):
+        raise SettingsError(
+            f"{place} holds version {made['version']}, not version {version} as it is now; delete it or choose another place"
+        )
     base = str(json.loads((place / CONFIG).read_text("utf-8")).get("base_model_name_or_path"))
+    _renew(run, place, version, base)
     return Prepared(path=place, version=version, base=base)
+
+
+def _renew(run: RunDir, place: Path, version: int, base: str) -> None:
+    """Bring the card up to date. One that somebody has written in is kept as long as the records agree with what was there first."""
+    made, path = _record(run)[_name(run, place)], place / CARD
+    text = redact.text(card(run, version, base))
+    there = path.read_text("utf-8") if path.is_file() else None
+    if there is None or _digest(there) == made["card"]:
+        _remember(run, place, {**made, "card": _digest(text)})
+        write_atomic(path, text.encode(), sync=True)
+    elif _digest(text) != made["card"]:
+        raise SettingsError(
+            f"{path} has words of yours in it, and the run's records (evaluations, cost) have changed since it was made: put your words "
+            "aside, delete it, and run this again to have it made anew"
+        )
 
 
 async def prepare(run: RunDir, out: Path, *, which: str = "best") -> Prepared:
@@ -69,7 +97,9 @@ async def prepare(run: RunDir, out: Path, *, which: str = "best") -> Prepared:
         out.parent.mkdir(parents=True, exist_ok=True)
         await _adapter(run, refs[version], draft)
         base = _named_base(draft / CONFIG)
-        (draft / CARD).write_text(redact.text(card(run, version, base)), encoding="utf-8")
+        text = redact.text(card(run, version, base))
+        (draft / CARD).write_text(text, encoding="utf-8")
+        _remember(run, out, {"version": version, "ref": refs[version], "card": _digest(text)})
         draft.rename(out)
     except OSError as error:
         raise RunDirError(f"{out}: {error.strerror or error}") from error
@@ -94,6 +124,30 @@ def upload(prepared: Prepared, repo: str, *, public: bool = False) -> str:
         return str(hub.upload_folder(repo_id=repo, folder_path=str(prepared.path), commit_message=told))
     except Exception as error:
         raise NestedRLError(redact.text(f"the Hub did not take {repo}: {type(error).__name__}: {error}")) from error
+
+
+# ---------------------------------------------------------------- what was prepared
+
+
+def _record(run: RunDir) -> dict[str, dict[str, JSON]]:
+    path = run.path / RECORD
+    found: dict[str, dict[str, JSON]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
+
+
+def _remember(run: RunDir, place: Path, made: dict[str, JSON]) -> None:
+    """Before the folder is there: without its record nobody would know what it holds."""
+    record = _record(run) | {_name(run, place): made}
+    write_atomic(run.path / RECORD, (json.dumps(record, indent=1) + "\n").encode(), sync=True)
+
+
+def _name(run: RunDir, place: Path) -> str:
+    """From the run, so that a run may be moved."""
+    return os.path.relpath(place.resolve(), run.path.resolve())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # ---------------------------------------------------------------- the adapter
