@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from attrs import evolve
 
 from nested_rl.errors import NestedRLError, SettingsError
 from nested_rl.plan.figures import Assumptions, End
 from nested_rl.plan.missing import Missing
+from nested_rl.plan.progress import counted
 from nested_rl.plan.published import published
 from nested_rl.plan.simulate import Setting, Simulated, simulate
 from nested_rl.plan.value import Plan, Span, WhatIf
 from nested_rl.types import Budget
 
-SEEDS: Final = 3
+SEEDS: Final[Mapping[End, int]] = {"mid": 0, "low": 1, "high": 2}
+"""Chances of their own at each end: a range is left where nothing is a guess. What changes one thing has those of the middle."""
 STANDS_OUT: Final = 0.05
 """A part of the run is called its slowest if relieving it shortens the run by this share."""
+
+_Change: TypeAlias = tuple[str, str, Setting, Assumptions]
+"""The part of the run that it relieves, or nothing; what it is; what is run then."""
 
 
 def make(
@@ -27,24 +32,35 @@ def make(
     missing: Sequence[Missing] = (),
     budget: Budget | None = None,
     costs_money: bool = False,
-    seeds: int = SEEDS,
+    quiet: bool = False,
 ) -> Plan:
-    """The plan. Raises SettingsError when a run that goes as assumed would stop by itself."""
-    middle = [_run(setting, told, "mid", seed) for seed in range(seeds)]
-    ends, stopped = _ends(setting, told)
+    """The plan. At a terminal a line counts the simulations, unless `quiet`.
+
+    Raises SettingsError when a run that goes as assumed would stop by itself.
+    """
+    changes = list(_changes(setting, told))
+    with counted(3 + len(changes), quiet=quiet) as one_more:
+        middle = _run(setting, told)
+        one_more()
+        ends, stopped = _ends(setting, told, one_more)
+        changed = []
+        for part, what, other, assumed in changes:
+            one = _run(other, assumed)
+            usd_then = sum(_usd(one, assumed, "mid").values())
+            changed.append((part, WhatIf(what=what, wall_clock_s=one.wall_clock_s, usd=usd_then)))
+            one_more()
 
     def span(of: Callable[[Simulated], float]) -> Span:
-        return Span.around(map(of, middle), *map(of, ends.values()))
+        return Span.around([of(middle)], *map(of, ends.values()))
 
-    paid = [_usd(one, told, "mid") for one in middle]
+    paid = _usd(middle, told, "mid")
     paid_at_ends = [_usd(one, told, end) for end, one in ends.items()]
-    usd = {name: Span.around([p[name] for p in paid], *(p[name] for p in paid_at_ends)) for name in paid[0]}
-    as_planned = WhatIf(what="as planned", wall_clock_s=middle[0].wall_clock_s, usd=sum(paid[0].values()))
-    changed = tuple(_what_ifs(setting, told))
+    usd = {name: Span.around([p], *(other[name] for other in paid_at_ends)) for name, p in paid.items()}
+    as_planned = WhatIf(what="as planned", wall_clock_s=middle.wall_clock_s, usd=sum(paid.values()))
     plan = Plan(
         setting=setting,
         assumptions=told,
-        episodes=middle[0].episodes,
+        episodes=middle.episodes,
         jobs=span(lambda one: one.jobs),
         wall_clock_s=span(lambda one: one.wall_clock_s),
         machine_hours=span(lambda one: one.machine_hours),
@@ -65,23 +81,25 @@ def make(
     return evolve(plan, notes=(*_notes(plan, budget), *stopped))
 
 
-def _run(setting: Setting, told: Assumptions, end: End, seed: int) -> Simulated:
+def _run(setting: Setting, told: Assumptions) -> Simulated:
+    """At the middle of the assumptions."""
     try:
-        return simulate(setting, told, end=end, seed=seed)
+        return simulate(setting, told, seed=SEEDS["mid"])
     except NestedRLError as error:
         raise SettingsError(f"with these assumptions the run would stop by itself: {error}") from error
 
 
-def _ends(setting: Setting, told: Assumptions) -> tuple[dict[End, Simulated], list[str]]:
+def _ends(setting: Setting, told: Assumptions, one_more: Callable[[], None]) -> tuple[dict[End, Simulated], list[str]]:
     """The run with everything at its cheaper, and at its dearer end; where it would stop by itself, that in words."""
     found: dict[End, Simulated] = {}
     stopped: list[str] = []
     ends: tuple[End, End] = ("low", "high")
     for end in ends:
         try:
-            found[end] = simulate(setting, told, end=end)
+            found[end] = simulate(setting, told, end=end, seed=SEEDS[end])
         except NestedRLError as error:
             stopped.append(f"With all assumptions at their {end} end the run would stop by itself: {error}")
+        one_more()
     return found, stopped
 
 
@@ -94,8 +112,8 @@ def _usd(one: Simulated, told: Assumptions, end: End) -> dict[str, float]:
     return found
 
 
-def _what_ifs(setting: Setting, told: Assumptions) -> Iterator[tuple[str, WhatIf]]:
-    """Each with the part of the run that it relieves, or nothing."""
+def _changes(setting: Setting, told: Assumptions) -> Iterator[_Change]:
+    """One thing at a time."""
     k = setting.schedule.max_steps_off_policy
     turn, update = (evolve(g, low=g.low / 2, mid=g.mid / 2, high=g.high / 2) for g in (told.turn_s, told.update_s))
     half = max(1, setting.machines // 2)
@@ -106,11 +124,9 @@ def _what_ifs(setting: Setting, told: Assumptions) -> Iterator[tuple[str, WhatIf
         ("agent", "an agent twice as fast", setting, told.with_values(turn_s=turn)),
         ("trainer", "updates twice as fast", setting, told.with_values(update_s=update)),
     ]
-    for part, what, other, assumed in changes:
-        if other == setting and assumed == told:
-            continue
-        one = _run(other, assumed, "mid", 0)
-        yield part, WhatIf(what=what, wall_clock_s=one.wall_clock_s, usd=sum(_usd(one, assumed, "mid").values()))
+    for change in changes:
+        if change[2:] != (setting, told):
+            yield change
 
 
 def _bottleneck(as_planned: WhatIf, changed: Sequence[tuple[str, WhatIf]]) -> str:
