@@ -260,7 +260,7 @@ class Experiment(Choice):
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,  # noqa: ARG002  the arguments of `run`, so that one table serves both
         eval_salt_from: str | os.PathLike[str] | None = None,  # noqa: ARG002
-        quiet: bool = False,  # noqa: ARG002
+        quiet: bool = False,
         assumptions: Assumptions | Mapping[str, JSON] | None = None,
         like: str | os.PathLike[str] | None = None,
         matrix: str | os.PathLike[str] | None = None,
@@ -269,7 +269,7 @@ class Experiment(Choice):
 
         Figures come from `assumptions` (all of them, or those to change by name), a past run (`like`), a table of
         `nested-rl bench-gpus` (`matrix`), and for the rest from stated assumptions, each shown with what it rests on. Nothing is said of
-        rewards. `.show()` prints it, `.ask()` asks whether to go on.
+        rewards. `.show()` prints it, `.ask()` asks whether to go on. In a terminal a line counts the simulations, unless `quiet`.
 
         >>> plan = Experiment().plan(steps=2, groups_per_step=1)      # doctest: +SKIP
         >>> plan.jobs.mid                                             # doctest: +SKIP
@@ -294,7 +294,7 @@ class Experiment(Choice):
         told = plan.assumptions(self, asked, given=assumptions, like=like, table=matrix)
         parts = (self.trainer, self.compute, self.inner, self.scorer)
         lacks = tuple(missing(*parts))
-        return plan.make(asked, told, missing=lacks, budget=self.budget, costs_money=plan.spends(self))
+        return plan.make(asked, told, missing=lacks, budget=self.budget, costs_money=plan.spends(self), quiet=quiet)
 
     # -- evaluating
 

@@ -192,12 +192,11 @@ def test_a_large_agent_is_compared_with_the_nano_agent(said, llm, tmp_path):
     assert len(list((folder / "episodes").iterdir())) == 3
 
 
-@example("08_cloud_pilot7.py --run")
+@example("08_cloud_pilot7.py --steps 6 --run")
 def test_the_cloud_pilot_is_planned_and_ends_where_keys_are_missing(said, tmp_path):
     text = " ".join(said.split())
-    assert text.startswith("Plan: 54 steps of 5 groups of 8 episodes, at most 2 steps off-policy, at most 16 pods")
-    assert re.search(r"pods \$[\d.]+ \$[\d.]+ \$[\d.]+ about \$810", text)
-    assert re.search(r"agent and training \$465\.00 \$[\d.]+ \$[\d.]+ about \$465 \(Tinker\)", text)
+    assert text.startswith("Plan: 6 steps of 5 groups of 8 episodes, at most 2 steps off-policy, at most 16 pods")
+    assert re.search(r"pods \$[\d.]+ \$[\d.]+ \$[\d.]+ agent and training \$51\.67 \$[\d.]+ \$[\d.]+ all", text)
     assert all(name in text for name in ("predicts nothing", "TINKER_API_KEY", "RUNPOD_API_KEY"))
     assert list(tmp_path.iterdir()) == []
 
