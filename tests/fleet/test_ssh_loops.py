@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from sshd import Sshd
 
 from nested_rl.types import Need
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed: make test-fleet")
+
+from sshd import Sshd
 
 
 def test_one_backend_serves_two_event_loops_in_turn(tmp_path):
