@@ -201,7 +201,7 @@ def test_who_is_paid(parts, paid):
 
 def test_keys_and_packages_that_are_missing_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("RUNPOD_API_KEY", "TINKER_API_KEY", "TINKER_CREDENTIAL_CMD"):
+    for name in ("RUNPOD_API_KEY", "TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     compute, trainer = nrl.compute.RunpodCompute(["NVIDIA A40"]), TinkerTrainer("m")
     names = [one.name for one in missing(trainer, compute, None) if one.name.endswith("_KEY")]
@@ -210,6 +210,24 @@ def test_keys_and_packages_that_are_missing_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     assert not [one for one in missing(trainer, compute) if one.name.endswith("_KEY")]
     assert not list(missing(nrl.Experiment().trainer, nrl.compute.LocalCompute(1)))
+
+
+@pytest.mark.parametrize(
+    ("where", "environment", "told"),
+    [
+        ({"base_url": "http://gpu:1", "key_env": "LAB_KEY"}, {}, "set the environment variable LAB_KEY"),
+        ({"base_url": "http://gpu:1"}, {"TINKER_CREDENTIAL_CMD": "x"}, "unset it for this run"),
+        ({}, {"TINKER_API_KEY": "tml-x", "TINKER_BASE_URL": "http://gpu:1"}, "sends the hosted service's key"),
+        ({}, {"TINKER_API_KEY": "sk-x"}, "must begin with tml-"),
+    ],
+)
+def test_a_key_that_the_trainer_would_refuse_is_missing(monkeypatch, where, environment, told):
+    for name in ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL", "LAB_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    hints = [one.hint for one in missing(TinkerTrainer("m", **where)) if one.name == "TINKER_API_KEY"]
+    assert [told in hint for hint in hints] == [True]
 
 
 # ---------------------------------------------------------------- what a plan says

@@ -15,7 +15,7 @@ async def test_a_missing_key_is_told_before_anything_is_asked(
     sdk: Sdk, monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
     monkeypatch.delenv("TINKER_API_KEY")
-    monkeypatch.setattr("nested_rl.trainers.tinker_errors._STORED", tmp_path / "none")
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SettingsError, match="set the environment variable TINKER_API_KEY"):
         await trainer().policy()
     monkeypatch.setenv("TINKER_API_KEY", "sk-other")

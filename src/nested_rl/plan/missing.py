@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 from attrs import frozen
 
@@ -37,15 +35,21 @@ def missing(*parts: object) -> Iterator[Missing]:
         for name, module, extra in _EXTRAS:
             if name in kinds and find_spec(module) is None:
                 yield Missing(f"package {module}", name, f"pip install 'nested-rl[{extra}]'")
-        if "TinkerTrainer" in kinds and not getattr(part, "base_url", None) and not _tinker():
-            yield Missing("TINKER_API_KEY", "TinkerTrainer", "set the environment variable; the key begins with tml-")
+        if "TinkerTrainer" in kinds and (why := _tinker(part)):
+            yield Missing("TINKER_API_KEY", "TinkerTrainer", why)
         if "RunpodCompute" in kinds and not _there(_runpod):
             yield Missing("RUNPOD_API_KEY", "RunpodCompute", "set the environment variable, or run `runpod config`")
 
 
-def _tinker() -> bool:
-    stored = Path.home() / ".tinker" / "credentials.json"
-    return bool(os.environ.get("TINKER_API_KEY") or os.environ.get("TINKER_CREDENTIAL_CMD")) or stored.is_file()
+def _tinker(trainer: object) -> str:
+    """What the trainer would say of its key; empty if nothing."""
+    from nested_rl.trainers.tinker_errors import api_key
+
+    try:
+        api_key(getattr(trainer, "key_env", ""), base_url=getattr(trainer, "base_url", None))
+    except SettingsError as error:
+        return str(error)
+    return ""
 
 
 def _runpod() -> object:

@@ -87,7 +87,7 @@ class TinkerTrainer(OuterTrainer):
             raise SettingsError("TinkerTrainer needs the name of a model, as the server calls it")
         self.model, self.base_url = model, checked_url(base_url)
         self.prices, self.tokens, self.usd = tinker_prices.prices(prices), Tokens(), 0.0
-        self._key_env, self._project = key_env, project_id
+        self.key_env, self._project = key_env, project_id
         self._context, self._renderer = context_tokens, renderer
         self._version = 0
         self._service: Service | None = None
@@ -103,7 +103,7 @@ class TinkerTrainer(OuterTrainer):
 
     def settings(self) -> dict[str, object]:
         """What run.toml records."""
-        where = {"base_url": self.base_url, "key_env": self._key_env} if self.base_url else {}
+        where = {"base_url": self.base_url, "key_env": self.key_env} if self.base_url else {}
         return {"model": self.model, **asdict(self.recipe), **where}
 
     # -- the seam
@@ -215,7 +215,7 @@ class TinkerTrainer(OuterTrainer):
     async def _opened(self) -> Service:
         if self._service is None:
             self._service = await asyncio.to_thread(
-                Service, self.model, base_url=self.base_url, key_env=self._key_env, project_id=self._project
+                Service, self.model, base_url=self.base_url, key_env=self.key_env, project_id=self._project
             )
         return self._service
 

@@ -17,7 +17,6 @@ ADDRESS: Final = "TINKER_BASE_URL"
 NO_KEY: Final = "tml-no-key"
 """What a server of one's own is sent: the SDK refuses to send nothing."""
 
-_STORED: Final = Path.home() / ".tinker" / "credentials.json"
 _STATUS = re.compile(r"status[ =:(]*(\d{3})\b")
 _LONGEST: Final = 300
 
@@ -31,6 +30,10 @@ _ADVICE: Final = {
 
 
 _MISSING: Final = "the server does not have it (what was saved may have reached the end of its lifetime)"
+
+
+def _stored() -> Path:
+    return Path.home() / ".tinker" / "credentials.json"
 
 
 def api_key(key_env: str, *, base_url: str | None) -> str | None:
@@ -53,7 +56,7 @@ def api_key(key_env: str, *, base_url: str | None) -> str | None:
         return NO_KEY
     name = key_env or KEY
     key = os.environ.get(name, "").strip()
-    if not key and base_url is None and name == KEY and (os.environ.get(COMMAND) or _STORED.is_file()):
+    if not key and base_url is None and name == KEY and (os.environ.get(COMMAND) or _stored().is_file()):
         return None
     if not key:
         raise SettingsError(f"Tinker needs a key: set the environment variable {name} (it begins with tml-)")
