@@ -1,5 +1,6 @@
 """An OpenAI-compatible server for tests: real HTTP on this computer, with answers that the test writes."""
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,7 +86,8 @@ class Server:
                 for name, value in {"content-length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # a client need not read to the end
+                    self.wfile.write(data)
 
             def _hang(self, how):
                 """Half an answer, then nothing, or one byte now and then."""
