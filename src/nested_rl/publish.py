@@ -26,7 +26,7 @@ from nested_rl.rundir import RunDir, write_atomic
 from nested_rl.types import JSON
 
 RECORD = "adapters/prepared.json"
-"""In the run: which folders were prepared from which version, and the digest of the card that was put there."""
+"""In the run: which folders were prepared from which version, and the digests of the cards that were put there."""
 CONFIG, WEIGHTS, CARD = "adapter_config.json", "adapter_model.safetensors", "README.md"
 TINKER = "nested_rl.trainers.tinker.TinkerTrainer"
 
@@ -73,10 +73,11 @@ def _renew(run: RunDir, place: Path, version: int, base: str) -> None:
     made, path = _record(run)[_name(run, place)], place / CARD
     text = redact.text(card(run, version, base))
     there = path.read_text("utf-8") if path.is_file() else None
-    if there is None or _digest(there) == made["card"]:
-        _remember(run, place, {**made, "card": _digest(text)})
+    if there is None or _digest(there) in made["cards"]:
+        _remember(run, place, {**made, "cards": [*made["cards"], _digest(text)]})  # both are ours, if it ends here
         write_atomic(path, text.encode(), sync=True)
-    elif _digest(text) != made["card"]:
+        _remember(run, place, {**made, "cards": [_digest(text)]})
+    elif made["cards"] != [_digest(text)]:
         raise SettingsError(
             f"{path} has words of yours in it, and the run's records (evaluations, cost) have changed since it was made: put your words "
             "aside, delete it, and run this again to have it made anew"
@@ -99,7 +100,7 @@ async def prepare(run: RunDir, out: Path, *, which: str = "best") -> Prepared:
         base = _named_base(draft / CONFIG)
         text = redact.text(card(run, version, base))
         (draft / CARD).write_text(text, encoding="utf-8")
-        _remember(run, out, {"version": version, "ref": refs[version], "card": _digest(text)})
+        _remember(run, out, {"version": version, "ref": refs[version], "cards": [_digest(text)]})
         draft.rename(out)
     except OSError as error:
         raise RunDirError(f"{out}: {error.strerror or error}") from error

@@ -6,13 +6,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from made_run import make_run
+from made_run import made_eval, make_run
 
 from nested_rl import cli
 from nested_rl.errors import MissingExtra, NestedRLError, SettingsError
 from nested_rl.model_card import card
 from nested_rl.publish import prepare, ready, upload
-from nested_rl.rundir import RunDir
+from nested_rl.rundir import RunDir, write_atomic
 
 BASE = "nano-agent"
 
@@ -142,10 +142,115 @@ def test_wrong_use_is_told(run, hub, capsys, options, told):
     assert hub == []
 
 
+@pytest.mark.parametrize(("which", "version"), [("2", 2), ("initial", 0), ("best", 5)])
+def test_the_version_that_was_asked_for_is_sent(run, hub, which, version):
+    evaluated(run, "validation-00005", 5, split="validation", skill=1.0)
+    assert cli.main(["publish", str(run.path), "--which", which, "--repo", "me/agent", "--yes"]) == 0
+    sent = run.path / "adapters" / f"v{version:05d}"
+    assert hub[1] == ("folder", "me/agent", str(sent), f"Version {version}, made by nested_rl")
+    assert (sent / "adapter_model.safetensors").read_bytes() == b"weights of %d" % version
+    assert f"| version | {version} of 5 updates done |" in (sent / "README.md").read_text()
+
+
+def test_best_is_not_merely_the_last(run, hub):
+    evaluated(run, "validation-00003", 3, split="validation", skill=1.0)
+    evaluated(run, "validation-00005", 5, split="validation", skill=0.0)
+    assert cli.main(["publish", str(run.path), "--repo", "me/agent", "--yes"]) == 0
+    assert hub[1][2] == str(run.path / "adapters" / "v00003")
+
+
+def evaluated(run, name, version, *, split="test", skill=0.5, label=None):
+    made_eval(run, name, label or f"{run.path}@{version}", version, split, skill)
+
+
+def test_a_card_is_made_anew_when_the_run_was_evaluated_since(run, hub):
+    argv = ["publish", str(run.path), "--which", "3", "--repo", "me/agent"]
+    card_of = run.path / "adapters" / "v00003" / "README.md"
+    assert cli.main(argv) == 0
+    assert "None: no evaluation of version 3" in card_of.read_text()
+    evaluated(run, "triage-3", 3)
+    assert cli.main([*argv, "--yes"]) == 0
+    assert "no evaluation of version 3" not in card_of.read_text()
+    assert "| triage | yes | 48 |" in card_of.read_text()
+    assert len(hub) == 2
+
+
+def test_words_of_ones_own_are_neither_lost_nor_sent_with_what_is_no_longer_so(run, hub, capsys):
+    argv = ["publish", str(run.path), "--which", "3", "--repo", "me/agent"]
+    card_of = run.path / "adapters" / "v00003" / "README.md"
+    assert cli.main(argv) == 0
+    card_of.write_text(card_of.read_text() + "\nMy own words.\n")
+    assert cli.main(argv) == 0
+    evaluated(run, "triage-3", 3)
+    assert cli.main([*argv, "--yes"]) == 2
+    assert "put your words aside, delete it, and run this again" in capsys.readouterr().err
+    assert "My own words." in card_of.read_text()
+    assert hub == []
+    card_of.unlink()
+    assert cli.main([*argv, "--yes"]) == 0
+    assert "| triage | yes | 48 |" in card_of.read_text()
+
+
+async def test_a_card_is_whole_or_as_it_was(run, monkeypatch):
+    prepared = await ready(run, which="3")
+    before = (prepared.path / "README.md").read_text()
+    evaluated(run, "triage-3", 3)
+
+    def full(path, data, **_):
+        if path.name == "README.md":
+            raise OSError(28, "No space left on device")
+        return write_atomic(path, data)
+
+    monkeypatch.setattr("nested_rl.publish.write_atomic", full)
+    with pytest.raises(OSError, match="No space"):
+        await ready(run, which="3")
+    assert (prepared.path / "README.md").read_text() == before
+    monkeypatch.undo()
+    await ready(run, which="3")
+    assert "no evaluation of version 3" not in (prepared.path / "README.md").read_text()
+
+
 async def test_a_folder_of_something_else_is_not_sent(run):
     (run.path / "adapters" / "v00005").mkdir(parents=True)
     with pytest.raises(SettingsError, match="no prepared adapter"):
         await ready(run)
+
+
+async def test_a_folder_of_another_version_is_not_sent_as_this_one(run, tmp_path):
+    out = tmp_path / "out"
+    await ready(run, out, which="2")
+    assert (await ready(run, out, which="2")).version == 2
+    with pytest.raises(SettingsError, match=r"holds version 2, not version 3"):
+        await ready(run, out, which="3")
+
+
+async def test_a_run_may_be_moved_after_it_was_looked_at(run, tmp_path):
+    await ready(run, which="2")
+    run.path.rename(tmp_path / "moved")
+    assert (await ready(RunDir.open(tmp_path / "moved"), which="2")).version == 2
+
+
+def test_the_card_shows_masked_tasks_and_no_agent_of_another_making(run):
+    evaluated(run, "frozen", 0, skill=1.0, label="openai:large@http://localhost:8000/v1")
+    evaluated(run, "random", 0, skill=1.0, label="RandomPolicy")
+    told = card(run, 0, BASE)
+    assert [line for line in told.splitlines() if line.startswith("| triage |")] == [
+        line for line in told.splitlines() if line.startswith("| triage | yes | 48 |")
+    ]
+    assert told.count("| triage |") == 1
+    evaluated(run, "triage-3", 3)
+    path = run.path / "evals" / "triage-3" / "report.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "masked": 4}))
+    assert "| triage | yes | 48 (4 more masked) |" in card(run, 3, BASE)
+
+
+def test_the_card_says_how_to_evaluate_a_run_with_parts_of_its_own(run):
+    assert "(`nested-rl evaluate RUN --policy 3`)" in card(run, 3, BASE)
+    spec = run.path / "run.toml"
+    spec.write_text(
+        spec.read_text() + '\n[parts.trainer]\nname = "nested_rl.trainers.nano.NanoTrainer"\nlora_rank = 8\n'
+    )
+    assert "(`nested-rl evaluate RUN --policy 3 --using FILE.toml`)" in card(run, 3, BASE)
 
 
 async def test_what_the_hub_says_holds_no_token(run, hub):
