@@ -148,6 +148,7 @@ class Fake:
     """Stands in for Experiment: records what it was asked, and leaves a made run behind."""
 
     asked: ClassVar[list] = []
+    quiet: ClassVar[list] = []
 
     def __init__(self, **parts):
         self.parts = parts
@@ -157,8 +158,9 @@ class Fake:
         if not arguments["out"].exists():
             make_run(arguments["out"], steps=2, groups_per_step=2, group_size=4)
 
-    def evaluate(self, families, *, policy, n, seed, out):
+    def evaluate(self, families, *, policy, n, seed, out, quiet):
         Fake.asked.append(("evaluate", tuple(f.name for f in families), policy, n, seed, out))
+        Fake.quiet.append(quiet)
         return self
 
     def compare(self, other):
@@ -167,7 +169,7 @@ class Fake:
 
 @pytest.fixture
 def fake(monkeypatch):
-    Fake.asked = []
+    Fake.asked, Fake.quiet = [], []
     monkeypatch.setattr("nested_rl.experiment.Experiment", Fake)
     return Fake
 
@@ -188,6 +190,7 @@ def test_pilot_trains_evaluates_both_sides_and_writes_the_report(told, fake, tmp
 
 def test_quiet_says_nothing(told, fake, tmp_path):
     assert told("pilot", "--out", tmp_path / "pilot", "--quiet")[1:] == ("", "")
+    assert fake.quiet == [True, True]
 
 
 def test_fresh_deletes_a_run_and_nothing_else(told, fake, tmp_path):

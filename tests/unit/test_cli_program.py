@@ -55,7 +55,7 @@ class Fake:
                 live.on_metrics({"reward/mean": 0.5})
         print("a summary")
 
-    def evaluate(self, families, *, policy, n, seed, out):
+    def evaluate(self, families, *, policy, n, seed, out, quiet):
         print(f"evaluated {policy}", file=sys.stderr)
         return self
 

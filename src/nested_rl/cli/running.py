@@ -96,8 +96,8 @@ def held_out(experiment: Experiment, out: Path, families: Sequence[str], *, n: i
     if not quiet:
         _tell(f"evaluating the best and the untrained agent on {', '.join(families)}: {n} tasks each")
     chosen = tasks.load(*families)
-    best = experiment.evaluate(chosen, policy="RUN@best", n=n, seed=seed, out=out)
-    initial = experiment.evaluate(chosen, policy="RUN@initial", n=n, seed=seed, out=out)
+    best = experiment.evaluate(chosen, policy="RUN@best", n=n, seed=seed, out=out, quiet=quiet)
+    initial = experiment.evaluate(chosen, policy="RUN@initial", n=n, seed=seed, out=out, quiet=quiet)
     report = write_report(RunDir.open(out))
     if not quiet:
         _tell(best, initial, f"best minus untrained: {best.compare(initial)}", f"Report: {report}")
