@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from nested_rl import rewards
 from nested_rl.baselines import Baselines
@@ -224,7 +224,7 @@ async def evaluate(
     done = run.evals().get(name)
     grader = baselines.grader(*(f.name for f in families))
     if done is not None and not done["masked"] and done.get("grader", grader) == grader:
-        return EvalReport.from_json(done)
+        return evolve(EvalReport.from_json(done), policy=label)  # what was the best version may be so no longer
     tasks = eval_tasks(families, split, n=n, seed=seed)
     lockstep = getattr(policy, "seats", None)
     # Batches in step round as a whole: of a stopped evaluation everything is said again, and the jobs are in the queue.

@@ -26,7 +26,7 @@ class Bench:
     def __init__(self, path, fail=lambda task: None):
         self.path, self.fail, self.asked, self.told = path, fail, [], []
 
-    async def evaluate(self, policy, *, name="e", n=6, seed=0):
+    async def evaluate(self, policy, *, name="e", n=6, seed=0, label="p"):
         rig = Rig(self.path, families=("fast", "slow"), fail=self._begun)
         loop, found = rig.loop(), []
 
@@ -36,7 +36,7 @@ class Bench:
                     rig.families,
                     policy,
                     name=name,
-                    label=name,
+                    label=label,
                     split="test",
                     n=n,
                     seed=seed,
@@ -144,6 +144,13 @@ async def test_a_policy_in_lockstep_starts_a_stopped_evaluation_again_and_a_mask
     (tmp_path / "r" / "evals" / "e" / "report.json").unlink()
     await bench.evaluate(policy)
     assert policy.given == 6
+
+
+async def test_a_kept_report_is_called_what_it_was_asked_for_as(tmp_path):
+    bench = Bench(tmp_path / "r")
+    assert (await bench.evaluate(Policy(2), label="RUN@best")).policy == "RUN@best"
+    assert (await bench.evaluate(Policy(2), label="RUN@2")).policy == "RUN@2"
+    assert len(bench.asked) == 6
 
 
 def test_pairs_are_made_by_task_and_not_by_place():
