@@ -1,5 +1,7 @@
 """A budget is a wall, not advice."""
 
+import itertools
+
 import pytest
 from case_doubles import World
 
@@ -31,19 +33,24 @@ def test_a59_budget_overrun():
 
 
 async def test_a59_sixteen_jobs_at_once(tmp_path):
-    """Each job may cost $0.30 of $1.00: three start, and finish. With more money the run goes on, and they are not paid again."""
+    """Each job may cost $0.30 of $1.00 and costs $0.20: three start at once, a fourth on what they left, and no fifth.
+
+    With more money the run goes on, and they are not paid again.
+    """
     world = World(tmp_path / "run", steps=1, group_size=16, job_seeds=16, machines=16, budget=Budget(usd=1.0))
     world.inner.timeout_s = 30.0
     world.inner.seconds = lambda job: 20.0
     with pytest.raises(BudgetExceeded):
         await world.go()
-    assert len(world.inner.started) == 3
-    assert len(world.events("job.done")) == 3
-    assert sum(row["usd"] for row in world.files.costs()) == pytest.approx(3 * 0.2)
-    world.budget = Budget(usd=0.6 + 13 * 0.3)
+    journal = [row["event"] for row in world.files.events("job.started", "job.done")]
+    running = [1 if event == "job.started" else -1 for event in journal]
+    assert max(itertools.accumulate(running)) == 3
+    assert len(world.inner.started) == len(world.events("job.done")) == 4
+    assert sum(row["usd"] for row in world.files.costs()) == pytest.approx(4 * 0.2)
+    world.budget = Budget(usd=0.8 + 12 * 0.3)
     again = world.again()
     again.inner.timeout_s = 30.0
     again.inner.seconds = world.inner.seconds
     assert (await again.go()).finished
-    assert len(again.inner.started) == 13
+    assert len(again.inner.started) == 12
     assert sum(row["usd"] for row in again.files.costs()) == pytest.approx(16 * 0.2)

@@ -167,7 +167,9 @@ def test_a_snapshot_of_a_cache_becomes_plain_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("base", ["", "--help", "../x", "a/../b", "a b", "a/b/c", "a\0b"])
-async def test_what_cannot_be_a_base_is_refused(machine, lock, base):
+async def test_what_cannot_be_a_base_is_refused(machine, lock, base, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # a folder that exists is a base: there is none beside this one
     with pytest.raises(SettingsError, match="no base"):
         await weights.locate(machine, base, lock=lock)
 
