@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+from unittest import mock
 
 MARK = "<!-- commands -->"
 
@@ -13,4 +15,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         return markdown
     from nested_rl.cli import app
 
-    return markdown.replace(MARK, app.generate_docs(output_format="markdown", heading_level=2))
+    # Its usage lines begin with the program that runs.
+    with mock.patch.object(sys, "argv", ["nested-rl"]):
+        told = app.generate_docs(output_format="markdown", heading_level=2)
+    return markdown.replace(MARK, told)
