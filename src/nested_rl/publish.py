@@ -38,6 +38,8 @@ class Prepared:
     path: Path
     version: int
     base: str
+    renewed: bool = False
+    """Whether the card was made anew, since the run's records have changed."""
 
     @property
     def files(self) -> dict[str, int]:
@@ -64,24 +66,27 @@ async def ready(run: RunDir, out: Path | None = None, *, which: str = "best") ->
             f"{place} holds version {made['version']}, not version {version} as it is now; delete it or choose another place"
         )
     base = str(json.loads((place / CONFIG).read_text("utf-8")).get("base_model_name_or_path"))
-    _renew(run, place, version, base)
-    return Prepared(path=place, version=version, base=base)
+    return Prepared(path=place, version=version, base=base, renewed=_renew(run, place, version, base))
 
 
-def _renew(run: RunDir, place: Path, version: int, base: str) -> None:
-    """Bring the card up to date. One that somebody has written in is kept as long as the records agree with what was there first."""
+def _renew(run: RunDir, place: Path, version: int, base: str) -> bool:
+    """Bring the card up to date, if it is not. One that somebody has written in is kept as long as the records agree with what was there first."""
     made, path = _record(run)[_name(run, place)], place / CARD
     text = redact.text(card(run, version, base))
     there = path.read_text("utf-8") if path.is_file() else None
+    if there == text:
+        return False
     if there is None or _digest(there) in made["cards"]:
         _remember(run, place, {**made, "cards": [*made["cards"], _digest(text)]})  # both are ours, if it ends here
         write_atomic(path, text.encode(), sync=True)
         _remember(run, place, {**made, "cards": [_digest(text)]})
-    elif made["cards"] != [_digest(text)]:
+        return True
+    if made["cards"] != [_digest(text)]:
         raise SettingsError(
             f"{path} has words of yours in it, and the run's records (evaluations, cost) have changed since it was made: put your words "
             "aside, delete it, and run this again to have it made anew"
         )
+    return False
 
 
 async def prepare(run: RunDir, out: Path, *, which: str = "best") -> Prepared:

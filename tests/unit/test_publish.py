@@ -163,13 +163,16 @@ def evaluated(run, name, version, *, split="test", skill=0.5, label=None):
     made_eval(run, name, label or f"{run.path}@{version}", version, split, skill)
 
 
-def test_a_card_is_made_anew_when_the_run_was_evaluated_since(run, hub):
+def test_a_card_is_made_anew_when_the_run_was_evaluated_since(run, hub, capsys):
     argv = ["publish", str(run.path), "--which", "3", "--repo", "me/agent"]
     card_of = run.path / "adapters" / "v00003" / "README.md"
     assert cli.main(argv) == 0
     assert "None: no evaluation of version 3" in card_of.read_text()
+    assert cli.main(argv) == 0
+    assert "made anew" not in capsys.readouterr().out
     evaluated(run, "triage-3", 3)
     assert cli.main([*argv, "--yes"]) == 0
+    assert "the card was made anew" in capsys.readouterr().out
     assert "no evaluation of version 3" not in card_of.read_text()
     assert "| triage | yes | 48 |" in card_of.read_text()
     assert len(hub) == 2

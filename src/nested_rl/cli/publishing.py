@@ -42,6 +42,8 @@ def publish(
     print(f"{prepared.path}: version {prepared.version} of the agent, an adapter for {prepared.base}")
     for name, size in prepared.files.items():
         print(f"  {name}  {size:,} bytes")
+    if prepared.renewed:
+        print("the card was made anew: what it tells of (evaluations, cost) has changed since it was written")
     if not yes:
         place = repo or "OWNER/NAME"
         print(f"nothing was uploaded; read {prepared.path / publishing.CARD}, then add --repo {place} --yes")
