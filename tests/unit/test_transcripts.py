@@ -53,6 +53,23 @@ def test_a_page_has_all_of_an_episode(run):
     assert len(page.ids) == len(set(page.ids))
 
 
+def test_what_a_diff_has_said_already_is_folded(run):
+    text = render(run, scored(run))
+    first, second = text.split("<summary>Attempt 1 ")[1].split("<summary>Attempt 2 ")[:2]
+    assert "in full</summary>" not in first
+    changes, files = second.split("<details><summary>Every file of attempt 2, in full</summary>")
+    assert "What changed since attempt 1" in changes
+    assert '<p class="file"><code>job.toml</code>' not in changes
+    assert '<p class="file"><code>job.toml</code>' in files
+
+
+def test_a_page_says_which_step_of_the_files_it_means(run):
+    done = list(run.events("step.done"))[1]
+    episode = run.read_episode(done["groups"][0], 0)
+    assert done["step"] == 1
+    assert "trained on in step 2 (<code>step</code> 1 in the files)" in render(run, episode)
+
+
 def test_a_page_loads_nothing_and_runs_nothing(run):
     page = Page(render(run, scored(run)))
     assert not {"script", "iframe", "object", "embed", "form", "img"} & set(page.tags)
@@ -203,6 +220,9 @@ def test_episodes_of_an_evaluation_have_pages_too(fresh):
         if not link.startswith(("#", "data:")):
             assert (path.parent / link).resolve().is_relative_to(fresh.path)
             assert link == "../../report.html" or (path.parent / link).exists()
+    assert select(fresh, ["triage-*/all"]) == select(fresh, ["*/7"]) == ["triage-best/00007-0"]
+    with pytest.raises(UnknownName, match="unknown evaluation 'dispatch-"):
+        select(fresh, ["dispatch-*/all"])
     with pytest.raises(UnknownName, match="did you mean 'triage-best'"):
         select(fresh, ["triage-bst/7-0"])
     with pytest.raises(UnknownName):

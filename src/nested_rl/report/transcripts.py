@@ -7,6 +7,8 @@ link to each other, so that a reader goes from one to the next. Those of an eval
 from __future__ import annotations
 
 import bisect
+import contextlib
+import fnmatch
 import functools
 import json
 import re
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from nested_rl.errors import SettingsError, UnknownName
+from nested_rl.errors import RunDirError, SettingsError, UnknownName
 from nested_rl.report import close_ups, talk
 from nested_rl.report.markup import templates
 from nested_rl.report.showcase import show
@@ -44,23 +46,25 @@ def write_transcripts(run: RunDir, episodes: Iterable[Episode | str]) -> list[Pa
 def select(run: RunDir, words: Sequence[str]) -> list[str]:
     """The names of the episodes that a user asks for, in order.
 
-    "12" is a group, "12-3" one member, "all" every finished episode; after the name of an evaluation and a slash they are its own.
-    Raises SettingsError for a word that means no finished episode.
+    "12" is a group, "12-3" one member, "all" every finished episode; after the name of an evaluation and a slash they are its own,
+    and "triage-*/all" means every evaluation with such a name. Raises SettingsError for a word that means no finished episode.
     """
     found: set[tuple[str, _Place]] = set()
     for word in words:
-        evaluation, _, rest = word.rpartition("/")
-        if evaluation and evaluation not in (names := run.evals()):
-            raise UnknownName("evaluation", evaluation, names)
-        known = Shelf(run, evaluation).finished()
-        chosen = [place for place in known if rest == ALL or _matches(rest, place)]
+        asked, _, rest = word.rpartition("/")
+        known = [
+            (evaluation, place)
+            for evaluation in _evaluations(run, asked)
+            for place in Shelf(run, evaluation).finished()
+        ]
+        chosen = [(evaluation, place) for evaluation, place in known if rest == ALL or _matches(rest, place)]
         if not chosen:
-            last = f"the last one is {name(known[-1])}" if known else "there is none"
+            last = f"the last one is {name(known[-1][1])}" if known else "there is none"
             raise SettingsError(
                 f"{run.path} has no finished episode {word!r} ({last}); say GROUP, GROUP-MEMBER or {ALL}"
                 + _of_evaluations(run)
             )
-        found |= {(evaluation, place) for place in chosen}
+        found |= set(chosen)
     return [f"{evaluation}/{name(place)}".lstrip("/") for evaluation, place in sorted(found)]
 
 
@@ -119,16 +123,23 @@ class Shelf:
         there = set(_places(path.stem for path in self._folder.glob("*-*.html")))
         order, new = sorted(there | asked), asked - there
         groups = {group for group, _ in new}
+        damaged: set[_Place] = set()
         for number, place in enumerate(order):
             beside = order[max(0, number - 1) : number + 2]
             if place not in asked and place[0] not in groups and new.isdisjoint(beside):
                 continue
-            episode = self._run.read_episode(*place, under=self._under)
+            try:
+                episode = self._run.read_episode(*place, under=self._under)
+            except RunDirError:
+                if len(asked) == 1 and place in asked:
+                    raise
+                damaged.add(place)  # of several, the others get theirs
+                continue
             if episode is not None:
                 write_atomic(self.page(place), self.render(episode, order).encode("utf-8", "replace"))
             elif place in asked:
                 raise SettingsError(f"{self._run.path} has no finished episode {name(place)}")
-        return [self.page(place) for place in sorted(asked)]
+        return [self.page(place) for place in sorted(asked - damaged)]
 
     def render(self, episode: Episode, order: Sequence[_Place]) -> str:
         """One page. `order` has all that have one, this one among them."""
@@ -183,8 +194,9 @@ class Shelf:
         """Rewards of a group's finished members; None for masked ones."""
         found: dict[_Place, float | None] = {}
         for path in sorted((self._run.path / self._under).glob(f"{group:05d}-*/reward.json")):
-            row: JSON = json.loads(path.read_bytes())
-            found[(group, int(row["member"]))] = None if row["masked"] else float(row["reward"])
+            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):  # a damaged one has no place among them
+                row: JSON = json.loads(path.read_bytes())
+                found[(group, int(row["member"]))] = None if row["masked"] else float(row["reward"])
         return found
 
 
@@ -209,6 +221,17 @@ def _matches(word: str, place: _Place) -> bool:
     if _NAME.fullmatch(word):
         return _parsed(word)[1] == place
     return word.isdecimal() and int(word) == place[0]
+
+
+def _evaluations(run: RunDir, asked: str) -> list[str]:
+    """Those that a word names or, with * and ?, describes; [""], the run itself, without one."""
+    if not asked:
+        return [""]
+    names = run.evals()
+    found = [asked] if asked in names else fnmatch.filter(names, asked)
+    if not found:
+        raise UnknownName("evaluation", asked, names)
+    return found
 
 
 def _of_evaluations(run: RunDir) -> str:
