@@ -46,6 +46,11 @@ class Run:
         return self._dir.finished
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the families that it was trained on."""
+        return tuple(self._dir.spec.get("tasks", ()))
+
+    @property
     def report(self) -> Path:
         """The report page, written now if it is not there."""
         from nested_rl.report.page import write_report

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,25 @@ class Sweep:
         return Mean.of([one.end(key).value - one.start(key).value for one in alone])
 
     def plot(self, path: str | os.PathLike[str], key: str = "reward/mean") -> Path:
-        """Write an SVG: the mean by step with its interval as a band, and every run as a thin line."""
+        """Write an SVG: every run as a thin line; over the steps that all have done, the mean with its interval as a band."""
         target = Path(path)
         if target.suffix != ".svg":
             raise SettingsError(f"{target}: the picture is an SVG; end its name with .svg")
         if not any(self._columns(key)):
             raise SettingsError("no run has done a step yet: there is nothing to draw")
-        write_atomic(target, _svg(self._columns(key), self.by_step(key), key))
+        write_atomic(
+            target, _svg([c for c in self._columns(key) if c], self.by_step(key), key, " ".join(self.cautions))
+        )
         return target
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Why a mean over these runs says little: they were trained on different families. `print` and `plot` say it too."""
+        asked = {tuple(run.tasks) for run in self.runs}
+        if len(asked) < 2:
+            return ()
+        told = " / ".join(sorted(", ".join(names) for names in asked))
+        return (f"They were trained on different families ({told}).",)
 
     def __str__(self) -> str:
         n = len(self.runs)
@@ -106,7 +118,7 @@ class Sweep:
             return f"{n} runs, none of which has done a step yet"
         return (
             f"reward over {n} runs: {self.start()} at the start → {self.end()} at the end, gain {self.gain()} "
-            "(mean, 95 % interval over runs)"
+            f"(mean, 95 % interval over runs){''.join(f'. {said}' for said in self.cautions).removesuffix('.')}"
         )
 
     def _columns(self, key: str) -> list[list[float]]:
@@ -167,7 +179,12 @@ def t_quantile(freedom: int) -> float:
     return _Z + sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
 
 
-def _svg(columns: Sequence[Sequence[float]], means: Sequence[Mean], key: str) -> bytes:
+_PAPER, _INK, _GRID, _RUN, _MEAN = "#ffffff", "#000000", "#e3e7eb", "#7a8794", "#1f6fb4"
+_DARK = {_PAPER: "#14181d", _INK: "#e6e9ed", _GRID: "#2c333b", _RUN: "#8b98a5", _MEAN: "#6cb0ee"}
+"""What a viewer that prefers the dark sees instead."""
+
+
+def _svg(columns: Sequence[Sequence[float]], means: Sequence[Mean], key: str, caution: str) -> bytes:
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -176,16 +193,17 @@ def _svg(columns: Sequence[Sequence[float]], means: Sequence[Mean], key: str) ->
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
-    steps = range(1, len(means) + 1)
-    dot = "o" if len(means) == 1 else None
     for column in columns:
-        axes.plot(steps[: len(column)], column, color="#7a8794", lw=0.7, alpha=0.6, marker=dot, ms=3)
-    axes.fill_between(steps, [m.low for m in means], [m.high for m in means], color="#1f6fb4", alpha=0.2, lw=0)
-    axes.plot(steps, [m.value for m in means], color="#1f6fb4", lw=2, marker=dot)
+        axes.plot(range(1, len(column) + 1), column, color=_RUN, lw=0.7, alpha=0.6, marker=_dot(column), ms=3)
+    shared = means[: min(map(len, columns))]  # beyond, the mean would jump because a run is missing
+    steps = range(1, len(shared) + 1)
+    axes.fill_between(steps, [m.low for m in shared], [m.high for m in shared], color=_MEAN, alpha=0.2, lw=0)
+    axes.plot(steps, [m.value for m in shared], color=_MEAN, lw=2, marker=_dot(shared))
     axes.set_xlabel("step")
     axes.set_ylabel(key)
-    axes.set_title(f"{len(columns)} runs: mean, and 95 % interval over runs", fontsize=10, loc="left")
-    axes.grid(color="#e3e7eb", lw=0.6)
+    title = [_title(len(columns), len(shared), len(means)), *textwrap.wrap(caution, 80)]
+    axes.set_title("\n".join(title), fontsize=10, loc="left", parse_math=False)
+    axes.grid(color=_GRID, lw=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -193,4 +211,24 @@ def _svg(columns: Sequence[Sequence[float]], means: Sequence[Mean], key: str) ->
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": key}  # the same numbers give the same file
     with mpl.rc_context(settings):
         figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return _both_ways(text.getvalue().decode()).encode()
+
+
+def _dot(values: Sequence[object]) -> str | None:
+    """One value makes no line."""
+    return "o" if len(values) == 1 else None
+
+
+def _title(runs: int, shared: int, longest: int) -> str:
+    if runs == 1:
+        return "1 run"
+    told = f"{runs} runs: mean, and 95 % interval over runs"
+    return told if shared == longest else f"{told}, up to step {shared}, the last that all have done"
+
+
+def _both_ways(svg: str) -> str:
+    """With the colours for dark pages. Rules, not variables: a program without them shows the light picture."""
+    rules = [f'[style*="{p}: {a}"] {{ {p}: {b} !important }}' for a, b in _DARK.items() for p in ("fill", "stroke")]
+    dark = " ".join([f"text {{ fill: {_DARK[_INK]} }}", *rules])
+    style = f"<style>@media (prefers-color-scheme: dark) {{ {dark} }}</style>"
+    return svg.replace("<defs>", f"{style}\n <defs>", 1)

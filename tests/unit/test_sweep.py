@@ -1,6 +1,7 @@
 """A sweep: one run a seed, and a mean with an interval that is the right one."""
 
 import math
+import re
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -86,6 +87,41 @@ def test_the_picture_is_an_svg_and_always_the_same(asked, tmp_path):
     assert picture.read_bytes() == found.plot(tmp_path / "again.svg").read_bytes()
     assert picture.read_bytes() != found.plot(tmp_path / "valid.svg", "validation/valid").read_bytes()
     Sweep(runs=found.runs[:1]).plot(tmp_path / "one.svg")
+
+
+def curves(path):
+    """x of the end of every line that is drawn as a curve, by its width: runs are thin, the mean is not."""
+    ends = {"0.7": [], "2": []}
+    for node in ET.parse(path).iter("{http://www.w3.org/2000/svg}path"):
+        width = re.search(r"stroke-width: ([\d.]+)", node.get("style", ""))
+        if width and width[1] in ends:
+            ends[width[1]].append(float(re.findall(r"L ([\d.]+)", node.get("d"))[-1]))
+    return ends["0.7"], ends["2"]
+
+
+def test_the_mean_is_drawn_as_far_as_every_run_has_come(asked, tmp_path):
+    found = sweep(Experiment(), seeds=3, out=tmp_path / "runs")  # of 2, 3 and 4 steps
+    runs, (mean,) = curves(found.plot(tmp_path / "uneven.svg"))
+    assert mean == runs[0] < runs[1] < runs[2]
+    assert "up to step 2, the last that all have done" in (tmp_path / "uneven.svg").read_text()
+    Sweep(runs=[found.runs[1], found.runs[1]]).plot(tmp_path / "even.svg")
+    assert "up to step" not in (tmp_path / "even.svg").read_text()
+    late = Run(make_run(tmp_path / "late", steps=2, done=0, evals=False).path)
+    Sweep(runs=[*found.runs[1:], late]).plot(tmp_path / "begun.svg")
+    assert "2 runs: mean, and 95 % interval over runs, up to step 3" in (tmp_path / "begun.svg").read_text()
+
+
+def test_runs_of_different_families_are_told_apart_in_words_and_in_the_picture(asked, tmp_path):
+    one, two = sweep(Experiment(), seeds=2, out=tmp_path).runs
+    assert Sweep(runs=[one, two]).cautions == ()
+    told = two.path / "run.toml"
+    told.write_text(told.read_text().replace('"dispatch"', '"triage"'))
+    mixed = Sweep(runs=[one, Run(two.path)])
+    families = "calc_chain, string_pipeline, dispatch / calc_chain, string_pipeline, triage"
+    assert mixed.cautions == (f"They were trained on different families ({families}).",)
+    assert str(mixed).endswith(f"They were trained on different families ({families})")
+    picture = " ".join(node.text or "" for node in ET.parse(mixed.plot(tmp_path / "mixed.svg")).iter())
+    assert "trained on different families" in picture
 
 
 def test_wrong_use_is_told_before_anything_runs(asked, tmp_path):
