@@ -99,6 +99,17 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def comparison(run, tmp_path_factory):
+    """The page of that run beside a longer one."""
+    from made_run import make_run
+
+    from nested_rl.report.compare import compare
+
+    place = tmp_path_factory.mktemp("both")
+    return compare(run, make_run(place / "longer", steps=8, groups_per_step=3, group_size=4)).write(place / "both.html")
+
+
+@pytest.fixture(scope="session")
 def hostile(tmp_path_factory):
     """A run whose agent wants to get out of its pages."""
     from hostile_run import make_hostile_run

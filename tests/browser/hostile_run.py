@@ -3,6 +3,7 @@
 from attrs import evolve
 from made_run import make_run
 
+from nested_rl.report.compare import compare
 from nested_rl.report.page import write_report
 from nested_rl.report.transcripts import write_transcripts
 from nested_rl.types import Message, Problem, ToolCall, Transcript, Turn, Validation
@@ -34,6 +35,11 @@ def make_hostile_run(path):
     write_transcripts(run, run.episodes())
     write_report(run)
     return run
+
+
+def compare_hostile_runs(one, folder):
+    """The page of it and another of its kind, in a folder with a name of the agent's sort."""
+    return compare(one, make_hostile_run(folder / f"{PAYLOADS[3].replace('/', ' ')}")).write(folder / "both.html")
 
 
 def _poisoned(episode, payload):

@@ -1,20 +1,7 @@
 """Two runs on one page, as a reader's browser shows it."""
 
 import pytest
-from made_run import make_run
 from test_pages import CONTRAST, PHONE, WIDE, WIDER
-
-from nested_rl.report.compare import compare
-from nested_rl.rundir import RunDir
-
-
-@pytest.fixture(scope="module")
-def comparison(tmp_path_factory):
-    root = tmp_path_factory.mktemp("both")
-    paths = [
-        make_run(root / name, steps=8, groups_per_step=3, group_size=4, seed=n).path for n, name in enumerate("ab")
-    ]
-    return compare(*map(RunDir.open, paths)).write()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark")])

@@ -128,9 +128,27 @@ def test_chats_load_as_a_data_set(tmp_path):
     assert max(loaded["reward"]) == pytest.approx(max(e.reward for e in valid))
 
 
+OUTSIDE = """
+() => {
+  const page = document.documentElement.getBoundingClientRect();
+  return [...document.querySelectorAll('text')].filter(node => {
+    const box = node.getBoundingClientRect();
+    return box.left < page.left || box.right > page.right;
+  }).map(node => node.textContent);
+}
+"""
+COLOURS = """
+() => {
+  const light = (query, what) => Math.max(
+    ...getComputedStyle(document.querySelector(query))[what].match(/[\\d.]+/g).slice(0, 3).map(Number));
+  return [light('#patch_1 path', 'fill'), light('text', 'fill'), light('#patch_3 path', 'stroke')];
+}
+"""
+
+
 def test_a_sweep_makes_a_picture_that_a_browser_draws(tmp_path, visit):
     made = [
-        make_run(tmp_path / f"seed-{n}", steps=8, groups_per_step=1, group_size=4, seed=n, evals=False)
+        make_run(tmp_path / f"seed-{n}", steps=8 + n, groups_per_step=1, group_size=4, seed=n, evals=False)
         for n in range(5)
     ]
     found = nrl.Sweep(runs=[nrl.Run(one.path) for one in made])
@@ -143,6 +161,13 @@ def test_a_sweep_makes_a_picture_that_a_browser_draws(tmp_path, visit):
     assert "5 runs: mean, and 95 % interval over runs" in page.content()
     page.screenshot(path=str(tmp_path / "sweep.png"))
     assert (tmp_path / "sweep.png").stat().st_size > 5_000
+    assert page.evaluate(OUTSIDE) == []
+    lights = [page.evaluate(COLOURS)]
+    page, _ = visit(path, width=700, height=420, scheme="dark")
+    lights.append(page.evaluate(COLOURS))
+    (paper, words, axis), (dark_paper, dark_words, dark_axis) = lights
+    assert paper > 240 > 100 > max(words, axis)
+    assert dark_paper < 60 < 180 < min(dark_words, dark_axis)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hostile_run import compare_hostile_runs
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "make_pictures.py"
 
@@ -86,8 +87,8 @@ def test_pictures_are_seen_and_have_a_name(run, visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_in_light_and_in_dark(run, visit, shoot, scheme):
-    for path in pages(run):
+def test_every_text_can_be_read_in_light_and_in_dark(run, comparison, visit, shoot, scheme):
+    for path in [comparison, *pages(run)]:
         page, _ = visit(path, scheme=scheme)
         page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         paper = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -104,8 +105,19 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(run, hostile, visit,
         shoot(page, f"phone-{made.path.name}")
 
 
-def test_the_keyboard_alone_reaches_every_section(run, visit):
-    for path in pages(run):
+def test_the_first_key_leads_past_the_links(run, comparison, visit):
+    for path in [comparison, *pages(run)]:
+        page, _ = visit(path)
+        page.keyboard.press("Tab")
+        assert focused(page) == ["A", "Skip to content"]
+        page.keyboard.press("Enter")
+        assert page.evaluate("() => document.querySelector(':target')?.id") == "content"
+        page.keyboard.press("Tab")
+        assert page.evaluate("() => document.activeElement.closest('#content') !== null")
+
+
+def test_the_keyboard_alone_reaches_every_section(run, comparison, visit):
+    for path in [comparison, *pages(run)]:
         page, _ = visit(path)
         page.keyboard.press("Tab")
         assert focused(page) == ["A", "Skip to content"]
@@ -161,8 +173,10 @@ def test_the_report_leads_to_pages_of_episodes_and_back(run, visit):
     assert (seen.console, seen.errors) == ([], [])
 
 
-def test_nothing_that_an_agent_writes_comes_to_life(hostile, visit):
-    for path in [hostile.path / "report.html", *sorted((hostile.path / "transcripts").glob("*.html"))]:
+def test_nothing_that_an_agent_writes_comes_to_life(hostile, visit, tmp_path):
+    both = compare_hostile_runs(hostile, tmp_path)
+    assert "owned" in both.read_text()
+    for path in [both, hostile.path / "report.html", *sorted((hostile.path / "transcripts").glob("*.html"))]:
         page, seen = visit(path)
         page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         page.mouse.click(200, 400)
@@ -180,9 +194,9 @@ def test_nothing_that_an_agent_writes_comes_to_life(hostile, visit):
         assert loose == []
 
 
-def test_should_a_script_get_in_all_the_same_it_does_not_run(run, visit, tmp_path):
+def test_should_a_script_get_in_all_the_same_it_does_not_run(run, comparison, visit, tmp_path):
     """Escaping is the first wall; the page's own policy is the second."""
-    for path in pages(run)[:2]:
+    for path in [comparison, *pages(run)[:2]]:
         text = path.read_text()
         slipped = "<script>window.owned = 1</script><img src=http://127.0.0.1:9/x onerror='window.owned = 2'></main>"
         (tmp_path / path.name).write_text(text.replace("</main>", slipped))
