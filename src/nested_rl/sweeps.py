@@ -223,7 +223,7 @@ def _title(runs: int, shared: int, longest: int) -> str:
     if runs == 1:
         return "1 run"
     told = f"{runs} runs: mean, and 95 % interval over runs"
-    return told if shared == longest else f"{told}, up to step {shared}, the last that all have done"
+    return told if shared == longest else f"{told}, up to step {shared}, which all have done"
 
 
 def _both_ways(svg: str) -> str:

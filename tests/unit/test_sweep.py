@@ -103,7 +103,7 @@ def test_the_mean_is_drawn_as_far_as_every_run_has_come(asked, tmp_path):
     found = sweep(Experiment(), seeds=3, out=tmp_path / "runs")  # of 2, 3 and 4 steps
     runs, (mean,) = curves(found.plot(tmp_path / "uneven.svg"))
     assert mean == runs[0] < runs[1] < runs[2]
-    assert "up to step 2, the last that all have done" in (tmp_path / "uneven.svg").read_text()
+    assert "up to step 2, which all have done" in (tmp_path / "uneven.svg").read_text()
     Sweep(runs=[found.runs[1], found.runs[1]]).plot(tmp_path / "even.svg")
     assert "up to step" not in (tmp_path / "even.svg").read_text()
     late = Run(make_run(tmp_path / "late", steps=2, done=0, evals=False).path)
