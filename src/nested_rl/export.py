@@ -53,19 +53,25 @@ class Exported:
     path: Path
     chats: int
     left_out: Mapping[str, int]
+    damaged: Mapping[str, str] = {}
+    """Episodes whose files cannot be read, and why; `left_out` counts them too."""
 
     def __str__(self) -> str:
         rest = ", ".join(f"{n} {why}" for why, n in self.left_out.items() if n)
-        return f"{self.path}: {self.chats} chats" + (f" (left out: {rest})" if rest else "")
+        first = f"; the first that could not be read: {next(iter(self.damaged.values()))}" if self.damaged else ""
+        return f"{self.path}: {self.chats} chats" + (f" (left out: {rest}{first})" if rest else "")
 
 
 # ---------------------------------------------------------------- a table
 
 
-def rows(run: RunDir) -> Iterator[dict[str, JSON]]:
-    """One flat row an episode, in order. What is not known is None; `step` is None until the group is trained on."""
+def rows(run: RunDir, *, damaged: dict[str, str] | None = None) -> Iterator[dict[str, JSON]]:
+    """One flat row an episode, in order. What is not known is None; `step` is None until the group is trained on.
+
+    An episode whose files cannot be read raises RunDirError; with `damaged` it is left out, and noted there with the reason.
+    """
     steps = {int(group): int(e["step"]) for e in run.events("step.done") for group in e.get("groups", ())}
-    return (_row(episode, steps.get(episode.group)) for episode in run.episodes())
+    return (_row(episode, steps.get(episode.group)) for episode in run.episodes(left_out=damaged))
 
 
 def _row(episode: Episode, step: int | None) -> dict[str, JSON]:
@@ -145,21 +151,23 @@ def write(run: RunDir, out: Path, *, kind: Format = "sft", min_reward: float = 0
         shutil.rmtree(unfinished, ignore_errors=True)
         with contextlib.suppress(OSError):
             unfinished.unlink()
-    return Exported(path=out, chats=told.families.total(), left_out=told.left_out)
+    return Exported(path=out, chats=told.families.total(), left_out=told.left_out, damaged=told.damaged)
 
 
 @frozen
 class _Told:
     families: Counter[str]
     left_out: Counter[str]
+    damaged: Mapping[str, str]
 
 
 def _write_chats(run: RunDir, path: Path, min_reward: float, *, written: Callable[[JSON], JSON]) -> _Told:
     known = _knows_tools(run)
     families: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
+    damaged: dict[str, str] = {}
     with path.open("w", encoding="utf-8", errors="replace") as file:  # bytes that were no text in what an agent wrote
-        for episode in run.episodes():
+        for episode in run.episodes(left_out=damaged):
             why = _unsuccessful(episode, min_reward)
             messages = None if why else chat(episode.transcript.conversation)
             if messages is None:
@@ -168,7 +176,9 @@ def _write_chats(run: RunDir, path: Path, min_reward: float, *, written: Callabl
             families[episode.task.family] += 1
             tools = written(_tools(messages)) if known else None
             file.write(json.dumps(_chat_row(episode, messages, tools), ensure_ascii=False, allow_nan=False) + "\n")
-    return _Told(families, left_out)
+    if damaged:
+        left_out["that could not be read"] = len(damaged)
+    return _Told(families, left_out, damaged)
 
 
 def _knows_tools(run: RunDir) -> bool:

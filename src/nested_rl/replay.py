@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from attrs import asdict, field, frozen
 
@@ -84,7 +84,8 @@ class ReplayReport:
     """What `replay` found. Correlations are Spearman's, in [−1, 1]; NaN where one side is constant.
 
     `same` counts episodes whose new reward is exactly the recorded one. `masked` episodes have no reward in either; those of
-    groups that are not whole yet are `unfinished`. Both are left out of everything else.
+    groups that are not whole yet are `unfinished`. Both are left out of everything else. `damaged` names the episodes whose files
+    cannot be read, and why; the rest of their groups is replayed as it is.
     """
 
     run: str
@@ -94,6 +95,7 @@ class ReplayReport:
     families: tuple[FamilyChange, ...] = ()
     masked: int = 0
     unfinished: int = 0
+    damaged: Mapping[str, str] = field(factory=dict)
 
     @property
     def same(self) -> int:
@@ -134,6 +136,7 @@ class ReplayReport:
             "same": self.same,
             "masked": self.masked,
             "unfinished": self.unfinished,
+            "damaged": dict(self.damaged),
             "rank_correlation": self.rank_correlation,
             "rank_correlation_within_groups": self.rank_correlation_within,
             "families": [asdict(f) for f in self.families],
@@ -146,14 +149,20 @@ class ReplayReport:
     def __str__(self) -> str:
         n = len(self.changes)
         if not n:
-            return f"{self.run}: no whole group of episodes yet, nothing to replay"
+            return f"{self.run}: no whole group of episodes yet, nothing to replay{self._left_out}"
         if self.same == n:
-            return f"{self.reward} on {self.run}: all {n} rewards are exactly the recorded ones"
+            return f"{self.reward} on {self.run}: all {n} rewards are exactly the recorded ones{self._left_out}"
         return (
             f"{self.reward} on {self.run}: {n} episodes, {self.same} with the recorded reward · rank correlation "
             f"{self.rank_correlation:.2f} overall, {self.rank_correlation_within:.2f} within groups · a sign or an order "
-            f"flips in {len(self.flipped)} of {len(self.groups)} groups"
+            f"flips in {len(self.flipped)} of {len(self.groups)} groups{self._left_out}"
         )
+
+    @property
+    def _left_out(self) -> str:
+        if not self.damaged:
+            return ""
+        return f" · {len(self.damaged)} could not be read and left out, the first: {next(iter(self.damaged.values()))}"
 
 
 def replay(run: RunDir, reward: RewardFn, *, std_floor: float | None = None) -> ReplayReport:
@@ -173,9 +182,11 @@ async def _replay(run: RunDir, reward: RewardFn, std_floor: float) -> ReplayRepo
     changes: list[Change] = []
     groups: list[GroupChange] = []
     masked = unfinished = 0
-    for _, several in itertools.groupby(run.episodes(), key=lambda e: e.group):
+    damaged: dict[str, str] = {}
+    for group, several in itertools.groupby(run.episodes(left_out=damaged), key=lambda e: e.group):
         episodes = list(several)
-        if len(episodes) < size:
+        lost = sum(name.startswith(f"{group:05d}-") for name in damaged)
+        if len(episodes) + lost < size:
             unfinished += len(episodes)
             continue
         masked += sum(e.masked for e in episodes)
@@ -191,6 +202,7 @@ async def _replay(run: RunDir, reward: RewardFn, std_floor: float) -> ReplayRepo
         families=tuple(_families(changes)),
         masked=masked,
         unfinished=unfinished,
+        damaged=damaged,
     )
 
 

@@ -18,7 +18,7 @@ from nested_rl.report import advice, intervals, stages
 from nested_rl.report import digest as digests
 from nested_rl.report.digest import Digest
 from nested_rl.report.gantt import NAMES as PHASES
-from nested_rl.report.page import sentences
+from nested_rl.report.page import sentences, when_failed
 from nested_rl.report.phrases import count, duration, money, number, percent
 from nested_rl.report.showcase import inert
 from nested_rl.rundir import RunDir, write_atomic
@@ -44,7 +44,7 @@ def retro(run: RunDir, *, linked: bool = True) -> str:
     blocks = [
         f"# Retrospective: {_words(digest.name)}",
         _when(digest),
-        *_section("In short", [" ".join(sentences(digest))]),
+        *_section("In short", [*_failure(digest), " ".join(sentences(digest))]),
     ]
     blocks += _section("What was asked", list(_asked(digest)))
     if digest.rows:
@@ -54,6 +54,11 @@ def retro(run: RunDir, *, linked: bool = True) -> str:
     blocks += _section("Episodes to look at", list(_episodes(run, digest, place)))
     blocks += _section("What to try next", [_bullets(advice.of(digest))])
     return redact.text("\n\n".join(block for block in blocks if block) + "\n")
+
+
+def _failure(digest: Digest) -> list[str]:
+    """What ended the run comes before all that it learned."""
+    return [f"**The run failed {when_failed(digest)}**: {_code(digest.failure, 600)}."] if digest.failure else []
 
 
 def _section(title: str, blocks: list[str]) -> list[str]:
@@ -85,7 +90,8 @@ def _date(t: float | None) -> str:
 
 
 def _when(digest: Digest) -> str:
-    state = "finished" if digest.finished else f"{digest.done} of {digest.steps_asked} steps done"
+    state = "finished" if digest.finished else f"{digest.done} of {count(digest.steps_asked, 'step')} done"
+    state = f"failed {when_failed(digest)}" if digest.failure else state
     return (
         f"Begun {_date(digest.started_at)}, last record {_date(digest.ended_at)}; {state}. Written by `nested-rl retro` "
         "from the run's records. Intervals are 95 % and take episodes as unrelated; this is one run with one seed."

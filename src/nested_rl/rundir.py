@@ -15,14 +15,16 @@ import json
 import os
 import secrets
 import shutil
+import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 import tomli_w
 
 from nested_rl import redact, scratch, serialize
+from nested_rl.differences import differences, refusal, reward_alone
 from nested_rl.errors import RunDirError, RunMismatch, SettingsError
 from nested_rl.types import (
     JSON,
@@ -40,6 +42,7 @@ from nested_rl.types import (
 
 Baselines = Mapping[str, Mapping[str, Mapping[str, Score]]]
 """task key → split ("hidden" or "dev") → base → score."""
+REWARD_CHANGED = "reward.changed"
 
 
 @contextlib.contextmanager
@@ -177,11 +180,13 @@ class RunDir:
         *,
         may_change: tuple[str, ...] = (),
         salt: str | None = None,
+        now: Callable[[], float] = time.time,
     ) -> RunDir:
         """Start a run, or go on with the one that is there if it is the same experiment.
 
         `asked` is what run.toml records. Fields in `may_change` may differ from an earlier part of the run (more steps, a
-        larger budget); any other difference raises RunMismatch and names the fields. `salt` makes two runs comparable.
+        larger budget), and the reward while no step is done, which the journal tells (`reward.changed`, at the time `now`); any
+        other difference raises RunMismatch and names the fields. `salt` makes two runs comparable.
         """
         run = cls(Path(path))
         if run.path.exists() and not run.path.is_dir():
@@ -196,7 +201,7 @@ class RunDir:
         asked = redact.data(json.loads(json.dumps(asked)))
         try:
             if (run.path / "run.toml").is_file():
-                run._same_experiment(asked, may_change)
+                run._same_experiment(asked, may_change, now)
             run._keep_salt(salt)
             write_atomic(run.path / "run.toml", tomli_w.dumps(_without_none(asked)).encode(), sync=True)
         except BaseException:
@@ -234,12 +239,15 @@ class RunDir:
                 f"another process is running in {self.path}; wait for it or choose another `out`"
             ) from None
 
-    def _same_experiment(self, asked: Mapping[str, JSON], may_change: tuple[str, ...]) -> None:
-        old, new = self.spec, _without_none(asked)
-        fields = sorted(k for k in old.keys() | new.keys() if k not in may_change and old.get(k) != new.get(k))
-        if fields:
-            lines = "; ".join(f"{k}: was {old.get(k)!r}, now {new.get(k)!r}" for k in fields)
-            raise RunMismatch(f"{self.path} holds another experiment ({lines}); choose another `out` or delete it")
+    def _same_experiment(
+        self, asked: Mapping[str, JSON], may_change: tuple[str, ...], now: Callable[[], float]
+    ) -> None:
+        found = differences(self.spec, _without_none(asked), may_change=may_change)
+        steps = sum(1 for _ in self.events("step.done")) if found else 0
+        if found and (steps or not reward_alone(found)):
+            raise RunMismatch(refusal(self.path, found, steps=steps))
+        if found:
+            self.journal.append({"t": now(), "event": REWARD_CHANGED}, sync=True)
 
     def close(self) -> None:
         """Flush, and let another process have the run."""
@@ -345,14 +353,30 @@ class RunDir:
             write_atomic(folder / "result.json", _json(job.result))
         write_atomic(root / "reward.json", _json(_summary(episode)), sync=True)
 
+    def pay(self, episode: Episode, reward: float, parts: Mapping[str, float], *, under: str = "episodes") -> None:
+        """Give a recorded episode another reward."""
+        path = self.episode_dir(episode.group, episode.member, under=under) / "reward.json"
+        with _plainly(path):
+            row = json.loads(path.read_bytes())
+        write_atomic(path, _json({**row, "reward": reward, "parts": dict(parts)}), sync=True)
+
     def read_episode(self, group: int, member: int, *, under: str = "episodes") -> Episode | None:
         """A whole episode, or None if it was never finished."""
         return _read_episode(self.episode_dir(group, member, under=under))
 
-    def episodes(self, *, under: str = "episodes") -> Iterator[Episode]:
-        """Every whole episode, by group and member."""
+    def episodes(self, *, under: str = "episodes", left_out: dict[str, str] | None = None) -> Iterator[Episode]:
+        """Every whole episode, by group and member.
+
+        One that cannot be read raises RunDirError; with `left_out` it is passed over, and noted there: name of its folder → why.
+        """
         for root in sorted((self.path / under).glob("*-*")):
-            episode = _read_episode(root)
+            try:
+                episode = _read_episode(root)
+            except RunDirError as error:
+                if left_out is None:
+                    raise
+                left_out[root.name] = str(error)
+                continue
             if episode is not None:
                 yield episode
 
@@ -433,8 +457,9 @@ def _read_episode(root: Path) -> Episode | None:
     path = root / "reward.json"
     if not path.is_file():
         return None
-    with _plainly(root):
+    with _plainly(path):
         row = json.loads(path.read_bytes())
+    with _plainly(root):
         lines = (root / "transcript.jsonl").read_bytes().splitlines()
         attempts = sorted((root / "attempts").glob("*/validation.json"), key=lambda p: int(p.parent.name))
         validations = tuple(serialize.loads(p.read_bytes(), Validation) for p in attempts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 from attrs import asdict, frozen
 from cyclopts import Parameter
 
+from nested_rl import redact
 from nested_rl.errors import RunDirError
 from nested_rl.types import JSON
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nested_rl.report.live import Live, Mode
     from nested_rl.rundir import RunDir
 
-State: TypeAlias = Literal["running", "stopped", "finished"]
+State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 
 POLL_S = 0.5
 SILENT_S = 600.0
@@ -57,7 +58,7 @@ def watch(run: Path, /, *, once: bool = False, as_json: Annotated[bool, Paramete
 
 @frozen(kw_only=True)
 class Status:
-    """How a run stands. None is not known; `usd` is the whole ledger, jobs under way excepted."""
+    """How a run stands. None is not known; `usd` is the whole ledger, jobs under way excepted; `error` is what a failed run ended by."""
 
     state: State
     step: int
@@ -68,6 +69,7 @@ class Status:
     queued: int
     usd: float
     left_s: float | None
+    error: str | None = None
 
     def __str__(self) -> str:
         from nested_rl.report.phrases import duration, money, number, percent
@@ -81,7 +83,7 @@ class Status:
         ]
         if self.state == "running":
             facts.append(f"left {duration(self.left_s)}")
-        return "  ".join([*facts, self.state])
+        return "  ".join([*facts, f"{self.state}: {self.error}" if self.error else self.state])
 
 
 def follow(
@@ -98,8 +100,9 @@ def follow(
             sleep(POLL_S)
             watched.catch_up()
             status = watched.status()
-        if status.state == "stopped":
-            watched.view.note("stopped; the command that started it resumes it")
+        if status.state in ("stopped", "failed"):
+            why = f"failed: {status.error}" if status.error else status.state
+            watched.view.note(f"{why}; the command that started it resumes it")
     if not table and status != before:
         _print(console, status)
 
@@ -128,6 +131,7 @@ class Watched:
         self._rows: list[Mapping[str, float]] = []
         self._jobs = {"running": 0, "queued": 0}
         self._finished = self._drawn = False
+        self._error: str | None = None  # by which the process before this moment ended
         self.view = self._new_view()
         self.catch_up()
 
@@ -155,7 +159,7 @@ class Watched:
     def status(self) -> Status:
         """How it stands now."""
         state = self._state()
-        if state == "stopped":  # its last words came before it let go of the lock
+        if state != "running":  # its last words came before it let go of the lock
             self.catch_up()
             state = self._state()
         row = self._rows[-1] if self._rows else {}
@@ -168,6 +172,7 @@ class Watched:
             valid=row.get("validation/valid"),
             usd=math.fsum(float(cost["usd"]) for cost in self._run.costs()),
             left_s=self.view.left_s if state == "running" else None,
+            error=self._error if state == "failed" else None,
             **jobs,
         )
 
@@ -177,7 +182,9 @@ class Watched:
         held = _held(self._run.path / "lock")
         if held is None:
             held = self._now() - self._newest < SILENT_S
-        return "running" if held else "stopped"
+        if held:
+            return "running"
+        return "stopped" if self._error is None else "failed"
 
     def _take(self, event: Mapping[str, JSON]) -> None:
         name = str(event["event"])
@@ -187,6 +194,10 @@ class Watched:
             self._begin()
             return
         self._finished = name == "run.finished"
+        if name == "run.failed":
+            from nested_rl.report.showcase import inert
+
+            self._error = inert(redact.text(str(event.get("error") or "of an unknown kind")))
         self._jobs |= {key: int(event[key]) for key in self._jobs if key in event}
         self.view.on_event(name, event)
         if name == "step.done":
@@ -196,7 +207,7 @@ class Watched:
     def _begin(self) -> None:
         """A process begins: pace and time are counted from here, as it does itself, and it may go for more steps."""
         self._steps = int(self._run.spec.get("steps", 0))
-        self._finished = False
+        self._finished, self._error = False, None
         self._jobs = {"running": 0, "queued": 0}
         self.view.stop()
         self.view = self._new_view()

@@ -21,10 +21,14 @@ CHOOSES = 0.8
 
 def of(digest: Digest) -> list[str]:
     """Sentences, the most pressing first. Other seeds come last, always: one run is one draw."""
+    mend = f"What ended the run, first: then the command that started it goes on after step {digest.done}."
+    if digest.failure and not digest.rows:
+        return ["What ended the run: then the command that started it goes on, and what is whole is not done again."]
     if not digest.rows:
         return ["Find out why no step was done: `nested-rl watch RUN --once` and the last lines of journal.jsonl."]
     found = [line for rule in RULES for line in rule(digest)]
     return [
+        *([mend] if digest.failure else []),
         *found,
         "The same with other seeds (`nrl.sweep`): this is one run, and its intervals say nothing of another seed.",
     ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
 
+from nested_rl.errors import RunDirError
 from nested_rl.metrics import strongest
 from nested_rl.report import intervals, notable, timeline
 from nested_rl.report.intervals import Interval
@@ -23,7 +25,7 @@ LAST_STEPS = 3
 
 
 ENDS: Mapping[str, tuple[str, str]] = {
-    "stop": ("gave up", "The agent stopped before a job of its was accepted."),
+    "stop": ("gave up", "The agent stopped before any of its jobs was accepted."),
     "turns": ("out of turns", "The agent used all its turns and no job was accepted."),
     "tokens": ("out of tokens", "The agent used all its tokens and no job was accepted."),
     "malformed": ("malformed call", "The agent wrote something that is not a call of a tool."),
@@ -101,6 +103,18 @@ class HeldOut:
     difference: Interval
 
 
+@frozen
+class Entry:
+    """One episode in a line. `reward` is None when it is masked."""
+
+    group: int
+    member: int
+    version: int
+    family: str
+    reward: float | None
+    valid: bool
+
+
 @define(kw_only=True)
 class Digest:
     """What `read` found. Steps are counted from 1; lists by step are in order."""
@@ -133,6 +147,21 @@ class Digest:
     usd_by_kind: dict[str, float] = field(factory=dict)
     validation: list[tuple[int, Interval]] = field(factory=list)
     held_out: list[HeldOut] = field(factory=list)
+    left_out: dict[str, str] = field(factory=dict)
+    """Episodes whose files cannot be read, by name, and why: nothing of them is in any figure."""
+    index: list[Entry] = field(factory=list)
+    """Every episode that was read, in a line."""
+
+    @property
+    def failure(self) -> str:
+        """The error that ended the run; empty while a process works on it and where it was ended otherwise."""
+        _, event, error = self.endings[-1] if self.endings else (0.0, "", "")
+        return (error or "of an unknown kind") if event == "run.failed" else ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped the process that worked on it last, before it was done."""
+        return not self.finished and bool(self.endings) and self.endings[-1][1] == "run.stopped"
 
     @property
     def families(self) -> list[str]:
@@ -212,7 +241,7 @@ def read(run: RunDir) -> Digest:
     """Everything, streamed: a run of any length fits. Unfinished runs are read as far as they are."""
     growing = Growing(run)
     growing.refresh()
-    for episode in run.episodes():
+    for episode in run.episodes(left_out=growing.digest.left_out):
         _add(growing.digest, episode, growing.step_of_group.get(episode.group))
     return growing.digest
 
@@ -236,7 +265,11 @@ class Growing:
                 break
             self._read.add(group)
             for member in range(self._group_size):
-                episode = self._run.read_episode(group, member)
+                try:
+                    episode = self._run.read_episode(group, member)
+                except RunDirError as error:
+                    self.digest.left_out[f"{group:05d}-{member}"] = str(error)
+                    continue
                 if episode is not None:
                     _add(self.digest, episode, self.step_of_group[group])
         return self.digest
@@ -244,7 +277,7 @@ class Growing:
     def refresh(self) -> None:
         """Read anew all but the episodes: some lines a step, and nothing that grows with what was said."""
         run, digest = self._run, self.digest
-        digest.spec, digest.rows, digest.baselines = run.spec, run.metrics(), run.baselines()
+        digest.spec, digest.rows, digest.baselines = run.spec, _rows(run), run.baselines()
         digest.steps_asked = int(digest.spec.get("steps", len(digest.rows)))
         digest.started_at, digest.alarms, digest.endings = None, [], []
         self.step_of_group = _read_journal(digest, run)
@@ -255,6 +288,16 @@ class Growing:
             digest.usd_by_kind[kind] = digest.usd_by_kind.get(kind, 0.0) + float(row.get("usd", 0.0))
         digest.validation, digest.held_out = [], []
         _read_evals(digest, run.evals())
+
+
+def _rows(run: RunDir) -> list[dict[str, float]]:
+    """The metrics of each step: from metrics.jsonl, or from the journal where that file lacks some or cannot be read."""
+    told = {int(event["step"]): event["row"] for event in run.events("step.done") if "row" in event}
+    try:
+        rows = run.metrics()
+    except RunDirError:
+        rows = []
+    return rows if len(rows) >= len(told) else [told[step] for step in sorted(told)]
 
 
 def _read_journal(digest: Digest, run: RunDir) -> dict[int, int]:
@@ -286,6 +329,9 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
     outcome = episode.outcome
     digest.episodes += 1
     digest.masked += episode.masked
+    reward = None if episode.masked else episode.reward
+    family = sys.intern(episode.task.family)
+    digest.index.append(Entry(episode.group, episode.member, episode.version, family, reward, outcome.valid))
     digest.ends[episode.transcript.end] += 1
     _note_failures(digest, episode)
     best = outcome.best_baseline
@@ -302,7 +348,7 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
         return
     digest.notable.look_at(episode)
     if step is not None:
-        sums, family = digest.sums.setdefault(step, StepSums()), episode.task.family
+        sums = digest.sums.setdefault(step, StepSums())
         sums.rewards.append(episode.reward)
         sums.families.setdefault(family, []).append(episode.reward)
         if outcome.valid:

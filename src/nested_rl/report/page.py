@@ -15,6 +15,7 @@ from nested_rl.report.digest import Digest, Failure
 from nested_rl.report.markup import templates
 from nested_rl.report.notable import GAP
 from nested_rl.report.phrases import count, duration, money, number, percent
+from nested_rl.report.showcase import inert
 from nested_rl.rundir import RunDir, write_atomic
 
 _TABLE_ROWS = 200
@@ -75,6 +76,7 @@ def render_digest(run: RunDir, digest: Digest) -> str:
         d=digest,
         headline=sentences(digest),
         status=_status(digest),
+        failed=when_failed(digest) if digest.failure else "",
         started=_date(digest.started_at),
         pictures=pictures.draw(digest),
         gantt=gantt.draw(digest.timeline),
@@ -103,15 +105,32 @@ def _link(run: RunDir, place: str) -> str:
 
 
 def summary(run: RunDir) -> str:
-    """One paragraph: what was learned, what it took, where to read more."""
-    return redact.text(" ".join([*sentences(digests.read(run)), f"Report: {run.path / 'report.html'}"]))
+    """One paragraph: what ended it where that was an error, what was learned, what it took, where to read more."""
+    return redact.text(" ".join([*paragraph(digests.read(run)), f"Report: {run.path / 'report.html'}"]))
+
+
+def paragraph(digest: Digest) -> list[str]:
+    """`sentences`, and before them what somebody must know first."""
+    first = (
+        f"The run failed {when_failed(digest)}: {inert(digest.failure)[:600].rstrip('.')}." if digest.failure else ""
+    )
+    return [*([first] if first else []), *sentences(digest)]
+
+
+def when_failed(digest: Digest) -> str:
+    """At which point an error ended it."""
+    if digest.finished:
+        return "after its last step"
+    return f"after {digest.done} of {count(digest.steps_asked, 'step')}" if digest.done else "before a step was done"
 
 
 def sentences(digest: Digest) -> list[str]:
     """The headline, sentence by sentence."""
     if not digest.rows:
-        return [f"No step is done yet ({count(digest.episodes, 'episode')} so far)."]
-    steps = f"{digest.done} of {digest.steps_asked} steps" if not digest.finished else count(digest.done, "step")
+        return [f"No step is done yet ({count(digest.episodes, 'episode')} so far).", *_missing(digest)]
+    steps = (
+        f"{digest.done} of {count(digest.steps_asked, 'step')}" if not digest.finished else count(digest.done, "step")
+    )
     if digest.done == 1:
         told = [f"Reward is {digest.start()} after {steps}."]
     else:
@@ -125,26 +144,49 @@ def sentences(digest: Digest) -> list[str]:
             f"{number(pair.other_reward)} untrained, difference {pair.difference.signed()} "
             f"({count(pair.difference.n, 'pair')})."
         )
+    reused = round(digest.total("jobs/reused"))
+    again = f" ({reused:,} more {'was' if reused == 1 else 'were'} answered from identical ones)" if reused else ""
     told.append(
-        f"It ran {count(round(digest.total('jobs/run')), 'job')} for training ({round(digest.total('jobs/reused')):,} more were answered "
-        f"from identical ones), took {duration(digest.seconds)} and cost {money(digest.usd)}."
+        f"It ran {count(round(digest.total('jobs/run')), 'job')} for training{again}, took {duration(digest.seconds)} "
+        f"and cost {money(digest.usd)}."
     )
     if digest.cut_off > CUT_OFF_SHARE * digest.answers:
         told.append(
             f"{percent(digest.cut_off / digest.answers)} of the trained models' answers were cut off at their length limit, and count as wrong."
         )
     if digest.masked:
-        told.append(f"{count(digest.masked, 'episode')} failed for reasons that are not the agent's and were left out.")
+        told.append(
+            f"{count(digest.masked, 'episode')} failed for reasons that are not the agent's and {_were(digest.masked)} left out."
+        )
+    told += _missing(digest)
     standing = [alarm for alarm in digest.alarms if alarm.until is None]
     if standing:
         told.append(f"Alarms: {'; '.join(f'{alarm.name} ({alarm.message})' for alarm in standing)}.")
     return told
 
 
+def _missing(digest: Digest) -> list[str]:
+    """What could not be read is no silent gap."""
+    n = len(digest.left_out)
+    return (
+        [
+            f"{count(n, 'episode')} could not be read and {_were(n)} left out, the first because of {inert(next(iter(digest.left_out.values())))}."
+        ]
+        if n
+        else []
+    )
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
 def _status(digest: Digest) -> str:
+    if digest.failure:
+        return f"failed {when_failed(digest)}"
     if digest.finished:
         return "finished"
-    return f"{digest.done} of {digest.steps_asked} steps done"
+    return f"{'stopped, ' if digest.stopped else ''}{digest.done} of {count(digest.steps_asked, 'step')} done"
 
 
 def _date(time: float | None) -> str:
