@@ -12,14 +12,13 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
-from nested_rl import retention, sync
+from nested_rl import endings, retention, sync
 from nested_rl.alarms import TRACKER, Alarms
 from nested_rl.describe import describe
 from nested_rl.errors import RunDirError, SettingsError
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
 MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "nested_rl")
-"""What may differ when a run is gone on with: more steps, a larger budget, other alarms, fewer checkpoints, a newer version of the package."""
+"""What may differ when a run is gone on with: more steps, a larger budget, other alarms, fewer checkpoints, a newer version of the package.
+
+While no step is done, another reward too (repay.py)."""
 
 
 @frozen
@@ -134,7 +135,7 @@ class Experiment(Choice):
         families = self._families(training=True)
         asked = self._asked(schedule, families, job_seeds=_at_least("job_seeds", job_seeds, 1))
         salt = RunDir.open(eval_salt_from).salt if eval_salt_from is not None else None
-        run = RunDir.create(Path(out or "runs/latest"), asked, may_change=MAY_CHANGE, salt=salt)
+        run = RunDir.create(Path(out or "runs/latest"), asked, may_change=MAY_CHANGE, salt=salt, now=self.clock.now)
         with contextlib.closing(run):
             if _finished(run, schedule):
                 self._say(run, quiet=quiet)
@@ -205,7 +206,7 @@ class Experiment(Choice):
         except Exception as error:
             with contextlib.suppress(RunDirError):  # a full disk, say, which is what `error` tells already
                 run.journal.append({"t": self.clock.now(), "event": "run.failed", "error": told(error)}, sync=True)
-            error.add_note(_kept(run))
+            error.add_note(endings.kept(run, error))
             raise
 
     @staticmethod
@@ -433,15 +434,6 @@ class Experiment(Choice):
             "budget": describe(self.budget) if self.budget else None,
             "alarms": describe(self.alarms) if self.alarms else None,
         }
-
-
-def _kept(run: RunDir) -> str:
-    """What a run that ended before its time still has, and how to go on."""
-    names = Counter(str(event["event"]) for event in run.events("step.done", "episode.done", "job.done"))
-    return (
-        f"Kept in {run.path}: {names['step.done']} steps with their checkpoints, {names['episode.done']} episodes, "
-        f"{names['job.done']} finished jobs. Mend the cause, and run the same again to go on."
-    )
 
 
 def _finished(run: RunDir, schedule: Schedule) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import evolve, frozen
 
-from nested_rl import alarms
+from nested_rl import alarms, repay
 from nested_rl.alarms import AlarmRules, Alarms, Standing
 from nested_rl.baselines import Baselines
 from nested_rl.clock import Clock
@@ -373,7 +373,7 @@ class Loop:
             baselines=self.baselines,
             deadline_s=self.schedule.deadline_s,
         )
-        if all(event["name"] != name for event in self.run_dir.events("eval.done")):
+        if (name, report.reward) not in [(e["name"], e["reward"]) for e in self.run_dir.events("eval.done")]:
             self._tell("eval.done", name=name, version=report.version, reward=report.reward, sync=True)
         return report
 
@@ -381,6 +381,7 @@ class Loop:
 
     async def _resume(self) -> None:
         """Go back to the last committed step, and start again what was in flight, each part at its own version."""
+        await repay.settle(self.run_dir, self.parts.reward, evals=VALIDATION, tell=self._tell)
         self._read_journal()
         if 0 not in self.refs:
             self.refs[0] = await self.trainer.save("00000")

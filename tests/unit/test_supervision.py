@@ -256,7 +256,7 @@ def test_an_error_of_the_trainer_ends_the_run_with_its_place_and_what_is_kept(wo
     with pytest.raises(KeyError, match="adapter") as ended:
         world.run()
     (note,) = ended.value.__notes__
-    assert f"Kept in {world.path}: 1 steps with their checkpoints" in note
+    assert f"Kept in {world.path}: 1 step with its checkpoint" in note
     assert "run the same again to go on" in note
     (failed,) = world.files.events("run.failed")
     assert failed["error"] == "KeyError: 'adapter'"
