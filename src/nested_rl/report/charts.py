@@ -46,6 +46,8 @@ class Chart:
     svg: str
     alt: str
     key: tuple[tuple[str, str], ...] = ()
+    empty: bool = False
+    """Whether nothing is drawn in it."""
 
 
 def lines(
@@ -75,7 +77,8 @@ def lines(
         (one.name, f"s{number % len(_SERIES) + 1} k{number % len(_STYLES)}{' point' if one.points else ''}")
         for number, one in enumerate(series)
     )
-    return Chart(svg=_svg(figure, name, alt), alt=alt, key=key)
+    empty = not any(math.isfinite(v) for one in series for v in one.y)
+    return Chart(svg=_svg(figure, name, alt), alt=alt, key=key, empty=empty)
 
 
 def scatter(name: str, points: Sequence[Point], *, bases: Sequence[str], alt: str) -> Chart:

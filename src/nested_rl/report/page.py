@@ -10,7 +10,7 @@ from typing import Any
 from nested_rl import redact
 from nested_rl.alarms import KINDS
 from nested_rl.report import digest as digests
-from nested_rl.report import gantt, pictures, transcripts
+from nested_rl.report import gantt, index, pictures, transcripts
 from nested_rl.report.digest import Digest, Failure
 from nested_rl.report.markup import templates
 from nested_rl.report.notable import GAP
@@ -52,6 +52,7 @@ def write_digest(run: RunDir, digest: Digest) -> Path:
     """The same, of what was read already. The episodes that the page links to get pages of their own, once while the run goes on."""
     there = set() if digest.finished else {path.stem for path in (run.path / transcripts.FOLDER).glob("*.html")}
     transcripts.write_transcripts(run, [place for place in _linked(digest) if place not in there])
+    index.write_index(run, digest)
     path = run.path / "report.html"
     write_atomic(path, render_digest(run, digest).encode("utf-8", "replace"))
     return path
@@ -85,6 +86,8 @@ def render_digest(run: RunDir, digest: Digest) -> str:
         failures=_failures(digest),
         most_failures=MOST_FAILURES,
         link=functools.partial(_link, run),
+        episodes=index.count(run, digest),
+        index=index.PLACE.as_posix(),
         baselines=_baselines(digest),
         table=_table(digest),
         asked=digests.flat(digest.spec) + ([("sandbox", digest.sandbox)] if digest.sandbox else []),

@@ -28,12 +28,13 @@ def draw(digest: Digest) -> dict[str, list[Picture]]:
     """Charts by section of the page. Sections without data are empty."""
     if not digest.rows:
         return {"learning": [], "jobs": _scatters(digest), "health": [], "cost": []}
-    return {
+    drawn = {
         "learning": [_reward(digest), _parts(digest), _rungs(digest), _choices(digest), *_by_family(digest)],
         "jobs": _scatters(digest),
         "health": _health(digest),
         "cost": _cost(digest),
     }
+    return {section: [one for one in several if not one.chart.empty] for section, several in drawn.items()}
 
 
 def showcases(run: RunDir, digest: Digest) -> list[Showcase]:
@@ -96,6 +97,10 @@ def _rungs(digest: Digest) -> Picture:
         banded("valid in the end", digest, "validation/valid", lambda sums: sums.valid),
     ]
     quality = banded("quality of valid jobs", digest, None, lambda sums: sums.quality_given_valid)
+    if not any(
+        map(math.isfinite, quality.y)
+    ):  # a reward of one's own need not have such a part; every outcome has an uplift
+        quality = banded("uplift of valid jobs", digest, None, _uplift_given_valid)
     if any(map(math.isfinite, quality.y)):
         series.append(quality)
     alt = "; ".join(f"{one.name} {from_to(one.y)}" for one in series) + "."
@@ -104,6 +109,10 @@ def _rungs(digest: Digest) -> Picture:
         caption="First the agent learns to write jobs that are accepted, then jobs that are good.",
         chart=charts.lines("rungs", series, alt=alt, x_max=digest.steps_asked),
     )
+
+
+def _uplift_given_valid(sums: StepSums) -> list[float]:
+    return [uplift for uplift, valid in zip(sums.uplift, sums.valid, strict=True) if valid]
 
 
 def _choices(digest: Digest) -> Picture:
