@@ -3,6 +3,7 @@
 NestedRLError
 ├── SettingsError (ValueError)       wrong use; the command line prints it without a traceback and exits with 2
 │   ├── UnknownName (LookupError)    a family, part or key that does not exist; names the nearest right one
+│   │   └── UnknownArgument (TypeError)   the same, of an argument in a script
 │   └── RunMismatch                  the run directory holds another experiment; shows the fields that differ
 ├── MissingExtra (ImportError)       an optional stack is not installed; names the extra to install
 ├── RunDirError (OSError)            the run directory cannot be read or written (full disk, permissions, damage)
@@ -46,6 +47,10 @@ class UnknownName(SettingsError, LookupError):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
         super().__init__(f"unknown {kind} {name!r}; {hint}")
+
+
+class UnknownArgument(UnknownName, TypeError):
+    """An argument that a function does not take, with the nearest one that it does."""
 
 
 class RunMismatch(SettingsError):

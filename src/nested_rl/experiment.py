@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
-from nested_rl import endings, retention, sync
-from nested_rl.alarms import TRACKER, Alarms
+from nested_rl import arguments, endings, parts, retention, soundness, sync
+from nested_rl.alarms import TRACKER, AlarmRules, Alarms
 from nested_rl.describe import describe
 from nested_rl.errors import RunDirError, SettingsError
 from nested_rl.evaluation import EvalReport, evaluate
@@ -30,7 +30,7 @@ from nested_rl.rewards import UpliftReward
 from nested_rl.run import Run
 from nested_rl.rundir import RunDir
 from nested_rl.session import Choice, Watcher, opened
-from nested_rl.types import JSON, Episode
+from nested_rl.types import JSON, Budget, Episode
 from nested_rl.worker import told
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "ne
 While no step is done, another reward too (repay.py)."""
 
 
+@arguments.known
 @frozen
 class Experiment(Choice):
     """What to run. Swap any part; `run()` on the defaults needs no account, no GPU and no download.
@@ -54,8 +55,19 @@ class Experiment(Choice):
     tasks: Sequence[TaskFamily] | None = None
     trackers: Sequence[Tracker] = field(default=(), kw_only=True)
 
+    def __attrs_post_init__(self) -> None:
+        """Parts are objects; their names are for run files."""
+        for kind in parts.GROUPS.keys() - {"tracker"}:
+            parts.require_object(kind, getattr(self, kind))
+        for name, value, right in (("budget", self.budget, Budget), ("alarms", self.alarms, AlarmRules)):
+            if value is not None and not isinstance(value, right):
+                raise SettingsError(
+                    f"{name} must be a {right.__name__}, such as nrl.{right.__name__}(…), not {value!r}"
+                )
+
     # -- running
 
+    @arguments.known
     def run(
         self,
         steps: int = 25,
@@ -99,6 +111,7 @@ class Experiment(Choice):
             )
         )
 
+    @arguments.known
     async def run_async(
         self,
         steps: int = 25,
@@ -246,6 +259,7 @@ class Experiment(Choice):
 
     # -- planning
 
+    @arguments.known
     def plan(
         self,
         steps: int = 25,
@@ -293,12 +307,12 @@ class Experiment(Choice):
         _at_least("job_seeds", job_seeds, 1)
         asked = plan.setting(self, schedule, [family.name for family in self._families(training=True)])
         told = plan.assumptions(self, asked, given=assumptions, like=like, table=matrix)
-        parts = (self.trainer, self.compute, self.inner, self.scorer)
-        lacks = tuple(missing(*parts))
+        lacks = tuple(missing(self.trainer, self.compute, self.inner, self.scorer))
         return plan.make(asked, told, missing=lacks, budget=self.budget, costs_money=plan.spends(self), quiet=quiet)
 
     # -- evaluating
 
+    @arguments.known
     def evaluate(
         self,
         tasks: Sequence[TaskFamily],
@@ -318,6 +332,7 @@ class Experiment(Choice):
         """
         return sync.run(self.evaluate_async(tasks, policy=policy, n=n, seed=seed, out=out, quiet=quiet))
 
+    @arguments.known
     async def evaluate_async(
         self,
         tasks: Sequence[TaskFamily],
@@ -388,7 +403,7 @@ class Experiment(Choice):
         if isinstance(chosen, str) or not isinstance(chosen, Sequence) or any(isinstance(f, str) for f in chosen):
             raise SettingsError(f"tasks are families, not {chosen!r}: pass nrl.tasks.load('calc_chain', …)")
         scale = self.inner.scale if self.inner else "nano"
-        families = tuple(f.at(scale) if hasattr(f, "at") else f for f in chosen)
+        families = tuple(soundness.tried(f.at(scale) if hasattr(f, "at") else f) for f in chosen)
         if not families:
             raise SettingsError("no task families given: pass tasks=nrl.tasks.load('calc_chain', …)")
         held_out = [f.name for f in families if f.held_out]

@@ -8,6 +8,7 @@ Every part registers under an entry point group, built-in ones and those of thir
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import sys
@@ -16,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from nested_rl import blame
 from nested_rl.errors import MissingExtra, NestedRLError, SettingsError, UnknownName
 
 GROUPS: Mapping[str, str] = {
@@ -75,6 +77,20 @@ def build(kind: str, settings: Mapping[str, Any]) -> Any:
         raise SettingsError(f"[{kind}] {name}: {error}") from error
 
 
+def require_object(kind: str, part: object) -> None:
+    """Refuse a name or a class where a part itself is wanted, and say what there is."""
+    if not isinstance(part, str | type):
+        return
+    points = _registered(kind)
+    if isinstance(part, type):
+        raise SettingsError(f"{kind} must be an object, not a class: {kind}={part.__name__}(…)")
+    near = difflib.get_close_matches(part, points, n=1)
+    meant = f", such as {points[near[0]].attr}(…) of {points[near[0]].module}" if near else ""
+    raise SettingsError(
+        f"{kind} must be an object{meant}; {part!r} is a name, and names are for run files (known there: {', '.join(sorted(points))})"
+    )
+
+
 def function(where: str, *, beside: Path) -> Callable[..., Any]:
     """A function of yours: `rewards.py:thrifty` (a file, relative to the folder `beside`) or `package.module:thrifty`."""
     place, _, name = where.rpartition(":")
@@ -115,7 +131,7 @@ def _from_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise SettingsError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise SettingsError(f"{path} cannot be loaded: {blame.said(error)}") from error
     return module
 
 

@@ -10,6 +10,7 @@ from typing import TypeGuard
 
 from attrs import Attribute, field, frozen
 
+from nested_rl import blame
 from nested_rl.errors import RewardError, SettingsError
 from nested_rl.interfaces import RewardFn
 from nested_rl.types import Metrics, Outcome
@@ -94,7 +95,7 @@ async def evaluate(fn: RewardFn, outcome: Outcome) -> tuple[float, dict[str, flo
         if inspect.isawaitable(value):
             value = await value
     except Exception as error:
-        raise RewardError(f"reward function {name} raised {type(error).__name__}: {error}") from error
+        raise RewardError(f"reward function {name} raised {blame.said(error)}") from error
     if not isinstance(value, Mapping):
         return _number(_counted(value), f"reward function {name} returned"), {}
     parts = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from nested_rl.errors import SettingsError
+from nested_rl import blame
+from nested_rl.errors import NestedRLError, SettingsError
 from nested_rl.interfaces import TaskFamily
 from nested_rl.types import EvalSet, Item
 
@@ -33,6 +34,18 @@ ODD: Final = (
     "%s %(a)d {0!r}",
 )
 """Texts that are no question and no answer of any family."""
+
+
+def tried(family: TaskFamily) -> TaskFamily:
+    """The family, after it has given a task with its prompt, and an evaluation. SettingsError, with the place in its code, if it cannot."""
+    try:
+        task = next(iter(family.tasks("train", seed=0)))
+        family.eval_set(task, "hidden", salt="tried", n=1)
+    except NestedRLError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"family {family.name} gives no task: {blame.said(error)}") from error
+    return family
 
 
 def check(family: TaskFamily, sets: Sequence[EvalSet]) -> None:
@@ -85,7 +98,7 @@ def _grade(family: TaskFamily, item: Item, text: str) -> None:
 
 def _broken(family: TaskFamily, call: str, error: Exception) -> SettingsError:
     return SettingsError(
-        f"family {family.name}: {call} raised {type(error).__name__}: {error}; it must take any text, and say None or wrong of "
+        f"family {family.name}: {call} raised {blame.said(error)}; it must take any text, and say None or wrong of "
         "what it cannot read"
     )
 

@@ -45,11 +45,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     After SIGTERM that is its subclass Terminated.
     """
     _hurry.clear()
+    return _in_thread(work) if _in_a_loop() else _in_loop(work)
+
+
+def _in_a_loop() -> bool:
+    """Asked apart from the work, so that the answer no is not told as the context of whatever the work raises."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _in_loop(work)
-    return _in_thread(work)
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from nested_rl import blame
 from nested_rl.cards import Card, Level, home
 from nested_rl.chains import ChainFamily, Program, bucket
 from nested_rl.errors import SettingsError, UnknownName
@@ -101,7 +102,12 @@ def _load(folder: Path, scale: Scale | None) -> TaskFamily:
     made = getattr(_module(folder), "Family", None)
     if not callable(made):
         raise SettingsError(f"{folder / 'family.py'} has no class `Family`")
-    return cast(TaskFamily, made(card))
+    try:
+        return cast(TaskFamily, made(card))
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"family {folder.name} cannot be made: {blame.said(error)}") from error
 
 
 @functools.cache
@@ -114,7 +120,9 @@ def _module(folder: Path) -> ModuleType:
     sys.modules[name] = module  # classes defined in it look themselves up here
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if isinstance(error, SettingsError) or not isinstance(error, Exception):
+            raise
+        raise SettingsError(f"{folder / 'family.py'} cannot be loaded: {blame.said(error)}") from error
     return module

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import pytest
 from loop_doubles import Rig
 
 import nested_rl as nrl
+from nested_rl import sync
 from nested_rl.describe import describe
 from nested_rl.errors import RunMismatch, SettingsError, SupervisionError
 from nested_rl.evaluation import EvalReport, EvalRow
@@ -35,6 +37,38 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path, parts, ru
     with pytest.raises(SettingsError, match=words):
         nrl.Experiment(**parts).run(**{"steps": 1, "out": tmp_path / "run", "quiet": True} | run)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"compute": "loca"}, r"LocalCompute\(…\) of nested_rl\.compute\.local; 'loca' is a name.*known there: local"),
+        ({"trainer": "zzz"}, r"trainer must be an object; .*known there: nano, tinker"),
+        ({"compute": nrl.compute.LocalCompute}, r"not a class: compute=LocalCompute\(…\)"),
+        ({"budget": 5.0}, r"nrl\.Budget"),
+        ({"alarms": True}, r"nrl\.AlarmRules"),
+        ({"rewrad": None}, r"of Experiment\) 'rewrad'; did you mean 'reward'"),
+    ],
+)
+def test_a_part_is_an_object_under_a_name_that_exists(given, words):
+    with pytest.raises(SettingsError, match=words):
+        nrl.Experiment(**given)
+
+
+@pytest.mark.parametrize("call", [nrl.Experiment.run, nrl.Experiment.plan, nrl.Experiment.run_async])
+def test_a_mistyped_argument_is_a_type_error_with_the_right_one(call):
+    with pytest.raises(TypeError, match="'step'; did you mean 'steps'"):
+        call(nrl.Experiment(), step=3)
+    assert "groups_per_step" in inspect.signature(call).parameters
+
+
+def test_what_a_run_raises_does_not_begin_with_a_loop_that_was_not_running():
+    async def broken():
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk") as raised:
+        sync.run(broken())
+    assert raised.value.__context__ is None
 
 
 def test_held_out_families_are_not_trained_on(tmp_path):

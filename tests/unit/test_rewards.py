@@ -167,6 +167,21 @@ async def test_what_a_reward_function_raises_is_named_and_kept():
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+async def test_a_typo_is_told_with_its_line_and_what_was_likely_meant():
+    def typo(o):
+        return o.uplfit
+
+    line = typo.__code__.co_firstlineno + 1
+    with pytest.raises(RewardError, match=rf"'uplfit'\. Did you mean: 'uplift'\? \(.*test_rewards\.py:{line}\)"):
+        await evaluate(typo, outcome())
+
+    def name(o):
+        return outcom(o)  # noqa: F821
+
+    with pytest.raises(RewardError, match=r"Did you mean: 'outcome'"):
+        await evaluate(name, outcome())
+
+
 async def test_weights_that_do_not_fit_are_refused():
     class Odd:
         def __init__(self, weights):

@@ -37,6 +37,32 @@ def test_a_name_that_jobs_could_not_use_is_refused(tmp_path, name, said):
         tasks.load(copied(tmp_path / name))
 
 
+def appended(path, text):
+    path.write_text(path.read_text() + text)
+    return path.read_text().count("\n") + 1 - text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("family.py", "print(undefined_)\n", "cannot be loaded: NameError: name 'undefined_' is not defined"),
+        ("family.py", "def f(:\n", "cannot be loaded: SyntaxError"),
+        ("family.py", "Family = lambda card: card.nmae\n", "Did you mean: 'name'"),
+        ("family.py", "Family.sample = lambda self, rng, k: rng.randnit(3)\n", "Did you mean: 'randint'"),
+        ("prompt.md", "{{ nothing_here }}\n", "gives no task: UndefinedError: 'nothing_here'"),
+        ("prompt.md", "{% for %}\n", "gives no task: TemplateSyntaxError"),
+    ],
+)
+def test_what_is_broken_in_it_is_one_sentence_with_the_line(told, tmp_path, file, text, said):
+    folder = copied(tmp_path / "books")
+    line = appended(folder / file, text)
+    code, _, err = told("tasks", "show", folder)
+    assert code == 2
+    assert said in err
+    assert f"{file}:{line})" in err
+    assert err.count("\n") == 1
+
+
 def test_a_built_in_family_may_be_given_by_its_folder():
     folder = tasks.load("ledger")[0].card.folder
     assert tasks.load(folder)[0].name == "ledger"

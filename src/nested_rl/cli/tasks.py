@@ -42,9 +42,9 @@ def show(name: str, /, *, scale: Scale = "nano", n: int = 5, seed: int = 0) -> N
         n: How many questions.
         seed: Which questions.
     """
-    from nested_rl import tasks
+    from nested_rl import soundness, tasks
 
-    (family,) = tasks.load(name, scale=scale)
+    family = soundness.tried(tasks.load(name, scale=scale)[0])
     task = next(family.tasks("train", seed=seed))
     print(f"{family.name}, scale {scale}, difficulty {task.difficulty}{', held out' if family.held_out else ''}\n")
     print(textwrap.indent(task.brief if scale == "nano" else task.prompt, "    "))

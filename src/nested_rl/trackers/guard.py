@@ -50,8 +50,10 @@ class Guarded(Tracker):
     @property
     def trouble(self) -> str:
         """What went wrong so far, in a sentence; empty when nothing did."""
-        told = [(self.failed, "calls of {} failed"), (self.dropped, "calls of {} were dropped")]
-        found = [f"{n} {what.format(name)}" for counts, what in told for name, n in counts.items()]
+        told = [(self.failed, ("failed", "failed")), (self.dropped, ("was dropped", "were dropped"))]
+        found = [
+            f"{n} call{'s' * (n != 1)} of {name} {what[n != 1]}" for counts, what in told for name, n in counts.items()
+        ]
         return "; ".join([*found, *(f"{side.name} did not close" for side in self._sides if side.hung)])
 
     def metrics(self, step: int, values: Metrics) -> None:
