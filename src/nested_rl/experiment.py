@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
-from nested_rl import arguments, endings, parts, retention, soundness, sync
+from nested_rl import arguments, endings, parts, retention, soundness, sync, wrapping
 from nested_rl.alarms import TRACKER, AlarmRules, Alarms
 from nested_rl.describe import describe
 from nested_rl.errors import RunDirError, SettingsError
@@ -228,7 +228,7 @@ class Experiment(Choice):
         from nested_rl.report.page import summary
 
         if not quiet:
-            print(summary(run))  # noqa: T201
+            print(wrapping.fitted(summary(run)))  # noqa: T201
 
     def _schedule(
         self,

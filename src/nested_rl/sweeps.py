@@ -20,6 +20,7 @@ from attrs import field, frozen
 
 from nested_rl.errors import SettingsError
 from nested_rl.experiment import Experiment
+from nested_rl.report.phrases import count
 from nested_rl.run import Run
 from nested_rl.rundir import write_atomic
 
@@ -115,9 +116,9 @@ class Sweep:
     def __str__(self) -> str:
         n = len(self.runs)
         if not any(run.metrics for run in self.runs):
-            return f"{n} runs, none of which has done a step yet"
+            return f"{count(n, 'run')}, none of which has done a step yet"
         return (
-            f"reward over {n} runs: {self.start()} at the start → {self.end()} at the end, gain {self.gain()} "
+            f"reward over {count(n, 'run')}: {self.start()} at the start → {self.end()} at the end, gain {self.gain()} "
             f"(mean, 95 % interval over runs){''.join(f'. {said}' for said in self.cautions).removesuffix('.')}"
         )
 

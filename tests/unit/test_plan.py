@@ -280,7 +280,7 @@ def test_more_steps_off_policy_relieve_a_run_that_waits_for_stragglers():
     plan = make(asked, told(job_spread=1.0, update_s=0.0))
     assert plan.bottleneck == "staleness pacing"
     by_name = {one.what: one for one in plan.what_ifs}
-    assert by_name["at most 1 steps off-policy"].wall_clock_s < 0.8 * plan.as_planned.wall_clock_s
+    assert by_name["at most 1 step off-policy"].wall_clock_s < 0.8 * plan.as_planned.wall_clock_s
 
 
 def test_a_dearer_end_at_which_the_run_would_stop_is_said():

@@ -49,7 +49,7 @@ def seated(monkeypatch):
 def test_plan_shows_a_table(told, file):
     code, out, err = told("plan", file(PAID))
     assert (code, err) == (0, "")
-    assert out.startswith("Plan: 2 steps of 1 groups of 2 episodes")
+    assert out.startswith("Plan: 2 steps of 1 group of 2 episodes")
     assert "What holds the run up" in out or "No one part" in out
 
 

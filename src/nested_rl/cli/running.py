@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nested_rl import wrapping
 from nested_rl.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,10 +92,11 @@ def held_out(experiment: Experiment, out: Path, families: Sequence[str], *, n: i
     """Compare the best version with the untrained one, and write the report again with what came out."""
     from nested_rl import tasks
     from nested_rl.report.page import write_report
+    from nested_rl.report.phrases import count
     from nested_rl.rundir import RunDir
 
     if not quiet:
-        _tell(f"evaluating the best and the untrained agent on {', '.join(families)}: {n} tasks each")
+        _tell(f"evaluating the best and the untrained agent on {', '.join(families)}: {count(n, 'task')} each")
     chosen = tasks.load(*families)
     best = experiment.evaluate(chosen, policy="RUN@best", n=n, seed=seed, out=out, quiet=quiet)
     initial = experiment.evaluate(chosen, policy="RUN@initial", n=n, seed=seed, out=out, quiet=quiet)
@@ -108,7 +110,7 @@ def _tell(*lines: object) -> None:
     from nested_rl.report.live import nobody_reads
 
     try:
-        print(*lines, sep="\n", flush=True)
+        print(*(wrapping.fitted(str(line)) for line in lines), sep="\n", flush=True)
     except BrokenPipeError:
         nobody_reads()
 

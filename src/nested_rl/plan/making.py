@@ -14,6 +14,7 @@ from nested_rl.plan.progress import counted
 from nested_rl.plan.published import published
 from nested_rl.plan.simulate import Setting, Simulated, simulate
 from nested_rl.plan.value import Plan, Span, WhatIf
+from nested_rl.report.phrases import count
 from nested_rl.types import Budget
 
 SEEDS: Final[Mapping[End, int]] = {"mid": 0, "low": 1, "high": 2}
@@ -118,9 +119,14 @@ def _changes(setting: Setting, told: Assumptions) -> Iterator[_Change]:
     turn, update = (evolve(g, low=g.low / 2, mid=g.mid / 2, high=g.high / 2) for g in (told.turn_s, told.update_s))
     half = max(1, setting.machines // 2)
     changes = [
-        ("machines", f"{2 * setting.machines} machines", setting.but(machines=2 * setting.machines), told),
-        ("", f"{half} machines", setting.but(machines=half), told),
-        ("staleness pacing", f"at most {k + 1} steps off-policy", setting.but(max_steps_off_policy=k + 1), told),
+        ("machines", count(2 * setting.machines, "machine"), setting.but(machines=2 * setting.machines), told),
+        ("", count(half, "machine"), setting.but(machines=half), told),
+        (
+            "staleness pacing",
+            f"at most {count(k + 1, 'step')} off-policy",
+            setting.but(max_steps_off_policy=k + 1),
+            told,
+        ),
         ("agent", "an agent twice as fast", setting, told.with_values(turn_s=turn)),
         ("trainer", "updates twice as fast", setting, told.with_values(update_s=update)),
     ]

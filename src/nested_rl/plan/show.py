@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nested_rl.plan.value import Plan, Span
-from nested_rl.report.phrases import duration, money, percent
+from nested_rl.report.phrases import count, duration, money, percent
 
 
 def show(plan: Plan, console: Console | None = None) -> None:
@@ -35,21 +35,21 @@ def show(plan: Plan, console: Console | None = None) -> None:
 
 def _heading(plan: Plan) -> str:
     schedule, rents = plan.setting.schedule, plan.setting.rents
-    where = f"{plan.setting.machines} machines"
+    where = count(plan.setting.machines, "machine")
     if rents is not None:
         kinds = list(dict.fromkeys(one.name.partition(" (")[0] for one in rents.candidates))
-        where = f"at most {plan.setting.machines} pods ({', '.join(kinds)})"
+        where = f"at most {count(plan.setting.machines, 'pod')} ({', '.join(kinds)})"
     return (
-        f"Plan: {schedule.steps} steps of {schedule.groups_per_step} groups of {schedule.group_size} episodes, at most "
-        f"{schedule.max_steps_off_policy} steps off-policy, {where}"
+        f"Plan: {count(schedule.steps, 'step')} of {count(schedule.groups_per_step, 'group')} of {schedule.group_size} episodes, "
+        f"at most {count(schedule.max_steps_off_policy, 'step')} off-policy, {where}"
     )
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, Span, Callable[[float], str]]]:
-    def count(value: float) -> str:
+    def whole(value: float) -> str:
         return f"{value:,.0f}"
 
-    yield "jobs", plan.jobs, count
+    yield "jobs", plan.jobs, whole
     yield "wall-clock", plan.wall_clock_s, duration
     yield "machine hours", plan.machine_hours, lambda hours: f"{hours:,.1f}"
     yield "machines in use", plan.utilisation, percent
