@@ -104,7 +104,7 @@ def _when(digest: Digest) -> str:
 def _asked(digest: Digest) -> Iterator[str]:
     spec = digest.spec
     lines = [f"Families: {', '.join(map(_words, spec.get('tasks', []))) or 'not recorded'}."]
-    size = [f"{spec[key]} {words}" for key, words in _SIZES if key in spec]
+    size = [f"{count(int(spec[key]), noun)}{of}" for key, noun, of in _SIZES if key in spec]
     lines += [f"{'; '.join(size)}."] if size else []
     if "max_steps_off_policy" in spec:
         lines.append(
@@ -127,7 +127,7 @@ def _asked(digest: Digest) -> Iterator[str]:
     yield _bullets(lines)
 
 
-_SIZES = (("steps", "steps"), ("groups_per_step", "groups a step"), ("group_size", "episodes a group"))
+_SIZES = (("steps", "step", ""), ("groups_per_step", "group", " a step"), ("group_size", "episode", " a group"))
 
 
 # ---------------------------------------------------------------- happened
@@ -193,16 +193,22 @@ def _milestones(digest: Digest) -> Iterator[str]:
         ("validation/first_try", "valid at the first try"),
         ("tools/baselines", "asking for the baselines"),
     ):
-        crossed = next((i + 1 for i, v in enumerate(_smooth(digest.column(key))) if v >= 0.5), None)
-        yield (
-            f"{what.capitalize()}: "
-            + (f"half or more of the episodes from step {crossed} on." if crossed else "never half of the episodes.")
-            if any(map(math.isfinite, digest.column(key)))
-            else ""
-        )
+        if any(map(math.isfinite, digest.column(key))):
+            yield f"{what.capitalize()}: {_crossed(_smooth(digest.column(key)))} (means over three steps)."
     if digest.validation:
         told = ", ".join(f"{number(i.value)} at version {version}" for version, i in digest.validation)
         yield f"Reward on the fixed validation tasks: {told}."
+
+
+def _crossed(shares: list[float]) -> str:
+    """When half was reached, and whether it was kept."""
+    above = [i + 1 for i, share in enumerate(shares) if share >= 0.5]
+    if not above:
+        return "never half of the episodes"
+    stayed = above == list(range(above[0], len(shares) + 1))
+    return f"half or more of the episodes first at step {above[0]}" + (
+        " and ever since" if stayed else ", but not ever since"
+    )
 
 
 def _smooth(values: list[float]) -> list[float]:
@@ -240,11 +246,12 @@ def _cost(digest: Digest) -> Iterator[str]:
         else ""
     )
     whole = duration(line.seconds) if line.seconds else "an unknown time"
-    run, reused = count(round(digest.total("jobs/run")), "job"), f"{round(digest.total('jobs/reused')):,}"
+    run, reused = count(round(digest.total("jobs/run")), "job"), round(digest.total("jobs/reused"))
+    again = f"; {reused:,} more {'was' if reused == 1 else 'were'} answered by an identical one" if reused else ""
     lines = [
         f"{duration(digest.seconds)} of steps; {whole} from the first record to the last, pauses between processes left out.",
         f"{money(digest.usd)}{spent}.",
-        f"{run} trained for training episodes; {reused} more were answered by an identical one.",
+        f"{run} trained for training episodes{again}.",
     ]
     if line.machines:
         busy = ", ".join(f"{_words(name)} {percent(line.busy_share(name))}" for name in line.machines[:8])

@@ -125,7 +125,6 @@ def test_from_a_script_and_from_the_command_line(runs, told):
     ("argv", "words"),
     [
         (("--json",), "for two runs"),
-        (("--out", "x.html"), "for two runs"),
         (("--transcripts", "99999"), "no finished episode '99999'"),
     ],
 )

@@ -38,12 +38,12 @@ def test_the_report_leads_to_a_list_of_every_episode(run):
     }
     episode = run.read_episode(3, 2)
     row = re.search(r"<tr>[^\n]*00003-2[^\n]*</tr>", text).group()
-    reward = "–" if episode.masked else f"{episode.reward:.2f}"
+    reward = "masked" if episode.masked else f"{episode.reward:.2f}"
     assert re.findall(r">([^<>]+)</td>", row) == [
         str(episode.version),
         episode.task.family,
         reward,
-        "masked" if episode.masked else "yes" if episode.outcome.valid else "no",
+        "–" if episode.masked else "yes" if episode.outcome.valid else "no",
     ]
 
 

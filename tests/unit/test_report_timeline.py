@@ -141,3 +141,15 @@ def test_a_queue_that_cannot_be_read_leaves_its_part_out(tmp_path):
     run = make_run(tmp_path / "run", steps=1, groups_per_step=1, group_size=2)
     (run.path / "queue.sqlite").write_bytes(b"no database at all, but long enough to be looked into" * 9)
     assert "Jobs over time" not in render(run)
+
+
+def test_the_newest_jobs_are_those_of_episodes_by_their_names_and_machines():
+    def one(n, key, machine):
+        bars = (timeline.Bar(phase="train", start_s=n, end_s=n + 1),)
+        return timeline.Delivery(key=key, number=1, machine=machine, end="job.done", bars=bars)
+
+    line = Timeline(deliveries=[one(0, "calc-k3-a", "gpu-1"), one(1, "triage-k3-b", "gpu-1")], seconds=2.0)
+    (row,) = gantt.draw(line, {"calc-k3-a": "00003-1"}).rows
+    assert row.label == "00003-1 gpu-1"
+    assert row.told.startswith("00003-1; calc-k3-a; gpu-1; ")
+    assert [row.label for row in gantt.draw(line).rows] == ["calc gpu-1", "triage gpu-1"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from nested_rl.errors import SettingsError
+from nested_rl.errors import RunDirError, SettingsError
 
 
 def report(
@@ -29,7 +29,7 @@ def report(
         run: Run directory.
         other: A second one, to compare with the first: RUN/comparison-OTHER.html.
         transcripts: Write pages of these episodes too, into RUN/transcripts: GROUP, GROUP-MEMBER or all. May be given several times.
-        out: Where the comparison goes instead.
+        out: Where the page goes instead. Then nothing is written into the run, except for --transcripts.
         open_it: Show the page in a browser.
         as_json: Print the differences of two runs as JSON.
     """
@@ -43,16 +43,24 @@ def report(
 
 
 def _one(run: Path, asked: tuple[str, ...], out: Path | None, *, as_json: bool) -> Path:
-    from nested_rl.report.page import summary, write_report
+    from nested_rl.report import digest
+    from nested_rl.report.page import said, write_digest, write_elsewhere
     from nested_rl.report.transcripts import select, write_transcripts
     from nested_rl.rundir import RunDir
 
-    if out is not None or as_json:
-        raise SettingsError("--out and --json are for two runs: nested-rl report RUN OTHER")
+    if as_json:
+        raise SettingsError("--json is for two runs: nested-rl report RUN OTHER")
     directory = RunDir.open(run)
-    pages = write_transcripts(directory, select(directory, asked)) if asked else []
-    path = write_report(directory)
-    print(summary(directory))
+    found = digest.read(directory)
+    try:
+        pages = write_transcripts(directory, select(directory, asked)) if asked else []
+        path = write_digest(directory, found) if out is None else write_elsewhere(directory, found, out)
+    except RunDirError as error:
+        print(said(found, None), flush=True)  # what it says is no less true where the page cannot be written
+        if out is not None:
+            raise
+        raise RunDirError(f"{error}; --out FILE puts the page elsewhere, and writes nothing into the run") from error
+    print(said(found, path))
     if pages:
         print(f"Transcripts: {len(pages)}, the first {pages[0]}")
     return path

@@ -16,6 +16,7 @@ MASKED = 0.05
 LOW_ESS = 0.5
 FEW_VALID = 0.5
 CHOOSES = 0.8
+BUSY = 0.5
 """Shares from which on, or below which, there is something to say."""
 
 
@@ -65,7 +66,7 @@ def _signal(digest: Digest) -> Iterator[str]:
     if groups and flat >= FLAT_GROUPS * groups:
         last = sum(row.get("groups/zero_advantage", 0.0) for row in digest.rows[-5:])
         yield (
-            f"A reward that tells more apart, larger groups or other difficulties: in {flat} of {groups} groups every member earned the same "
+            f"A reward that tells more apart, larger groups or other difficulties: in {flat} of {count(groups, 'group')} every member earned the same "
             f"({last:.0f} of them in the last {min(5, digest.done)} steps)."
         )
 
@@ -73,7 +74,7 @@ def _signal(digest: Digest) -> Iterator[str]:
 def _length(digest: Digest) -> Iterator[str]:
     found = stages.of(digest)
     if len(found) < 3:
-        yield f"More steps: {digest.done} are too few to see a trend."
+        yield f"More steps: {digest.done} {'is' if digest.done == 1 else 'are'} too few to see a trend."
         return
     change = stages.change(digest, found[1], found[2], stages.MEASURES[0])
     if change.low > 0:
@@ -125,10 +126,12 @@ def _machines(digest: Digest) -> Iterator[str]:
     median = {phase.name: phase.median_s for phase in digest.timeline.phases}
     work = median.get("train", 0.0) + median.get("score", 0.0)
     waits = median.get("queue", 0.0)
-    if work and waits > 2 * work:
+    shares = [digest.timeline.busy_share(name) for name in digest.timeline.machines]
+    busy = not shares or sum(shares) / len(shares) >= BUSY
+    if busy and work and waits > 2 * work:
         yield f"More machines, where there are any: half of the jobs waited {duration(waits)} or longer in the queue, for {work:.1f} s of work."
     if digest.masked > MASKED * digest.episodes:
-        yield f"Steadier machines: {digest.masked:,} of {digest.episodes:,} episodes were masked."
+        yield f"Steadier machines: {digest.masked:,} of {count(digest.episodes, 'episode')} masked."
 
 
 def _held_out(digest: Digest) -> Iterator[str]:

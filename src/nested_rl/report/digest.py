@@ -151,6 +151,8 @@ class Digest:
     """Episodes whose files cannot be read, by name, and why: nothing of them is in any figure."""
     index: list[Entry] = field(factory=list)
     """Every episode that was read, in a line."""
+    episode_of_job: dict[str, str] = field(factory=dict)
+    """Key of a job → name of the first episode that handed it in."""
 
     @property
     def failure(self) -> str:
@@ -333,6 +335,9 @@ def _add(digest: Digest, episode: Episode, step: int | None) -> None:
     family = sys.intern(episode.task.family)
     digest.index.append(Entry(episode.group, episode.member, episode.version, family, reward, outcome.valid))
     digest.ends[episode.transcript.end] += 1
+    for key in (episode.job_key, *(job.key for job in episode.jobs)):
+        if key:
+            digest.episode_of_job.setdefault(key, f"{episode.group:05d}-{episode.member}")
     _note_failures(digest, episode)
     best = outcome.best_baseline
     if outcome.post is not None:

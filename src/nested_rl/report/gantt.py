@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
@@ -51,13 +51,16 @@ class Gantt:
     alt: str
 
 
-def draw(line: Timeline) -> Gantt | None:
-    """None before the first job has ended."""
+def draw(line: Timeline, episodes: Mapping[str, str] | None = None) -> Gantt | None:
+    """None before the first job has ended. `episodes` names those that jobs were trained for, by the jobs' keys.
+
+    With it the newest jobs are those of episodes: after the evaluations at the end of a run, all the newest ones would be theirs.
+    """
     if not line.deliveries or not line.seconds:
         return None
     shown = sorted(line.machines[:MOST_LANES])
     busy = sum(line.busy_share(name) for name in shown) / len(shown) if shown else 0.0
-    newest, row_ticks = _newest(line.deliveries)
+    newest, row_ticks = _newest(line.deliveries, episodes or {})
     phases = tuple((NAMES[phase.name], phase) for phase in line.phases)
     return Gantt(
         columns=COLUMNS,
@@ -83,19 +86,22 @@ def _ticks(start_s: float, length_s: float) -> tuple[tuple[float, str], ...]:
     return tuple((100 * share, duration(start_s + share * length_s)) for share in (0.0, 0.5, 1.0))
 
 
-def _newest(deliveries: Sequence[Delivery]) -> tuple[tuple[Row, ...], tuple[tuple[float, str], ...]]:
-    chosen = sorted(deliveries[-MOST_JOBS:], key=lambda d: (d.start_s, d.end_s))
+def _newest(
+    deliveries: Sequence[Delivery], episodes: Mapping[str, str]
+) -> tuple[tuple[Row, ...], tuple[tuple[float, str], ...]]:
+    known = [one for one in deliveries if one.key in episodes] or deliveries
+    chosen = sorted(known[-MOST_JOBS:], key=lambda d: (d.start_s, d.end_s))
     first, last = min(d.start_s for d in chosen), max(d.end_s for d in chosen)
     span = (last - first) or 1.0
     rows = []
     for one in chosen:
         spans = [(bar.phase, bar.end_s - bar.start_s) for bar in one.bars]
-        family = one.key.partition("-k")[0]
+        label = episodes.get(one.key, one.key.partition("-k")[0])
         rows.append(
             Row(
-                label=family,
+                label=f"{label} {one.machine}".rstrip(),
                 told="; ".join(
-                    [one.key, one.machine or "no machine", *(f"{NAMES[phase]} {s:.1f} s" for phase, s in spans)]
+                    [label, one.key, one.machine or "no machine", *(f"{NAMES[phase]} {s:.1f} s" for phase, s in spans)]
                 ),
                 bars=tuple(
                     (bar.phase, 1000 * (bar.start_s - first) / span, 1000 * (bar.end_s - bar.start_s) / span)

@@ -23,12 +23,18 @@ class Interval:
 
     def __str__(self) -> str:
         if math.isnan(self.low):
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+            return _plain(self.value)
+        return f"{_plain(self.value)} [{_plain(self.low)}, {_plain(self.high)}]"
 
     def signed(self) -> str:
         """The same for a difference, with signs."""
         return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def _plain(value: float) -> str:
+    """Two decimals, and no sign before nought."""
+    text = f"{value:.2f}"
+    return "0.00" if text == "-0.00" else text
 
 
 def of(values: Sequence[float]) -> Interval:

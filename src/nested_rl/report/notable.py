@@ -129,7 +129,7 @@ def _scored(e: Episode) -> str:
     """Its base and its scores, as far as they are known."""
     outcome = e.outcome
     if outcome.post is None or outcome.best_baseline is None:
-        return "no job of its was scored"
+        return "none of its jobs was scored"
     own = outcome.baselines.get(outcome.base or "")
     before = f"{own.value:.2f} → " if own else ""
     return f"{outcome.base or 'its base'} {before}{outcome.post.value:.2f}, best untrained base {outcome.best_baseline.value:.2f}"

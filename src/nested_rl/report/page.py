@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from nested_rl import redact
 from nested_rl.alarms import KINDS
@@ -48,6 +50,12 @@ def write_report(run: RunDir) -> Path:
     return write_digest(run, digests.read(run))
 
 
+def write_elsewhere(run: RunDir, digest: Digest, out: Path) -> Path:
+    """Write the page to a file of your own, and nothing into the run: it leads to what is there."""
+    write_atomic(out, render_digest(run, digest, beside=out.parent).encode("utf-8", "replace"))
+    return out
+
+
 def write_digest(run: RunDir, digest: Digest) -> Path:
     """The same, of what was read already. The episodes that the page links to get pages of their own, once while the run goes on."""
     there = set() if digest.finished else {path.stem for path in (run.path / transcripts.FOLDER).glob("*.html")}
@@ -69,8 +77,13 @@ def render(run: RunDir) -> str:
     return render_digest(run, digests.read(run))
 
 
-def render_digest(run: RunDir, digest: Digest) -> str:
-    """The same, of what was read already; only the files of the jobs that are shown are read from `run`."""
+def render_digest(run: RunDir, digest: Digest, *, beside: Path | None = None) -> str:
+    """The same, of what was read already; only the files of the jobs that are shown are read from `run`.
+
+    Links are for a page in the folder `beside`, by default the run's own.
+    """
+    up = "" if beside is None else os.path.relpath(run.path.resolve(), beside.resolve()) + "/"
+    up = "" if up == "./" else quote(up)
     shown = pictures.showcases(run, digest)
     page = templates().get_template("page.html.j2")
     return page.render(
@@ -80,14 +93,14 @@ def render_digest(run: RunDir, digest: Digest) -> str:
         failed=when_failed(digest) if digest.failure else "",
         started=_date(digest.started_at),
         pictures=pictures.draw(digest),
-        gantt=gantt.draw(digest.timeline),
+        gantt=gantt.draw(digest.timeline, digest.episode_of_job),
         showcases=shown,
         surprises=[told for told in digest.notable.told() if told[0] not in [one.episode for one in shown]],
         failures=_failures(digest),
         most_failures=MOST_FAILURES,
-        link=functools.partial(_link, run),
+        link=functools.partial(_link, run, up),
         episodes=index.count(run, digest),
-        index=index.PLACE.as_posix(),
+        index=f"{up}{index.PLACE.as_posix()}",
         baselines=_baselines(digest),
         table=_table(digest),
         asked=digests.flat(digest.spec) + ([("sandbox", digest.sandbox)] if digest.sandbox else []),
@@ -101,15 +114,20 @@ def _failures(digest: Digest) -> list[Failure]:
     return sorted(digest.failures.values(), key=lambda f: (f.fault != "infra", -f.count))
 
 
-def _link(run: RunDir, place: str) -> str:
+def _link(run: RunDir, up: str, place: str) -> str:
     """The page of an episode, or its folder while it has none."""
     page = Path(transcripts.FOLDER) / f"{place}.html"
-    return str(page) if (run.path / page).is_file() else f"episodes/{place}/"
+    return f"{up}{page.as_posix() if (run.path / page).is_file() else f'episodes/{place}/'}"
 
 
 def summary(run: RunDir) -> str:
     """One paragraph: what ended it where that was an error, what was learned, what it took, where to read more."""
-    return redact.text(" ".join([*paragraph(digests.read(run)), f"Report: {run.path / 'report.html'}"]))
+    return said(digests.read(run), run.path / "report.html")
+
+
+def said(digest: Digest, path: Path | None) -> str:
+    """The same, of what was read already; without a page where none could be written."""
+    return redact.text(" ".join([*paragraph(digest), *([f"Report: {path}"] if path else [])]))
 
 
 def paragraph(digest: Digest) -> list[str]:

@@ -14,8 +14,13 @@ def number(value: float | None, digits: int = 2) -> str:
 
     >>> number(0.6149), number(None), number(float("nan"))
     ('0.61', '–', '–')
+    >>> number(-0.001)
+    '0.00'
     """
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+    if value is None or not math.isfinite(value):
+        return "–"
+    text = f"{value:.{digits}f}"
+    return text if float(text) else text.removeprefix("-")
 
 
 def percent(value: float | None) -> str:
