@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from nested_rl.clock import SystemClock
 from nested_rl.compute import ssh, ssh_link
 from nested_rl.compute.ssh import SSHCompute
+from nested_rl.compute.ssh_login import owner
 from nested_rl.errors import MachineLost, SettingsError
+from nested_rl.nano import lines
 from nested_rl.types import Need
 
 SOON_S = 20
@@ -179,7 +182,7 @@ async def test_an_unknown_host_and_a_refused_login_say_so(sshds, tmp_path):
     (one,) = await sshds(1)
     (tmp_path / "known").write_text("")
     backend = compute_of(one.host(host_key=None), known_hosts=str(tmp_path / "known"))
-    with pytest.raises(SettingsError, match="host key is not the pinned one"):
+    with pytest.raises(SettingsError, match="this host is unknown"):
         async with backend.machine(Need()):
             pass
     stranger = tmp_path / "stranger"
@@ -322,3 +325,81 @@ def test_hosts_that_cannot_be_are_refused():
             SSHCompute(wrong)
     with pytest.raises(SettingsError, match="no host has Need"):
         SSHCompute(["a"]).machine(Need(gpus=1))
+
+
+async def test_one_that_is_cut_off_while_it_connects_leaves_the_host_free(sshds):
+    (host,) = await sshds(1)
+    slow, begun, gate = (host.folder / name for name in ("slow", "begun", "gate"))
+    os.mkfifo(gate)
+    waits = f'if test ! -e "{begun}"; then echo > "{begun}"; read -r _ < "{gate}"; fi'
+    slow.write_text(f'#!/bin/sh\n"{sys.executable}" "$@" || exit $?\n{waits}\n')  # holds the machine before it says so
+    slow.chmod(0o755)
+    backend = compute_of(host.host(python=str(slow)), lease_s=3600.0)
+
+    async def lease():
+        async with backend.machine(Need()) as machine:
+            return (await machine.run(["echo", "mine"])).stdout
+
+    cut = asyncio.ensure_future(lease())
+    await asyncio.to_thread(_until_written, begun)
+    cut.cancel()
+    await asyncio.to_thread(gate.write_text, "go\n")
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    assert not (host.folder / "base" / "socket").exists()
+    async with asyncio.timeout(SOON_S):
+        assert await lease() == "mine\n"
+    await backend.close()
+
+
+async def test_what_the_same_controller_left_there_is_taken_over_and_what_is_anothers_is_not(sshds):
+    (host,) = await sshds(1)
+    first, again, other = (
+        ssh_link.Link(host.host(), clock=SystemClock(), lease_s=3600.0, patience_s=1.0, whose=whose)
+        for whose in ("", "", owner("another part"))
+    )
+    await first.open()
+    first._beating.cancel()
+    first._drop()
+    with pytest.raises(SettingsError, match="held by another controller"):
+        await other.open()
+    async with asyncio.timeout(SOON_S):
+        await again.open()
+    for link in (other, first, again):
+        await link.close()
+
+
+async def test_a_shell_may_greet(sshds):
+    (host,) = await sshds(1)
+    greeting = host.folder / "greeting"
+    greeting.write_text(f'#!/bin/sh\necho "Welcome to the lab"\nexec "{sys.executable}" "$@"\n')
+    greeting.chmod(0o755)
+    backend = compute_of(host.host(python=str(greeting)))
+    async with backend.machine(Need()) as machine:
+        assert (await machine.run(["echo", "in"])).stdout == "in\n"
+    await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"python": "true"}, r"'true' is no Python 3\.11"),
+        ({"folder": "/proc/nowhere"}, r"^[^\n]*folder /proc/nowhere cannot be used there[^\n]*$"),
+        ({"host_key": None}, r"this host is unknown.*ssh-keyscan -p"),
+    ],
+)
+async def test_what_is_wrong_with_a_host_is_one_sentence(sshds, tmp_path, settings, words):
+    (host,) = await sshds(1)
+    backend = compute_of(host.host(**settings), known_hosts=str(tmp_path / "none"))
+    with pytest.raises(SettingsError, match=words):
+        async with backend.machine(Need()):
+            pass
+    await backend.close()
+
+
+async def test_the_last_words_of_a_program_cross_the_line(compute):
+    backend, _ = await compute()
+    async with backend.machine(Need()) as machine:
+        argv = ["sh", "-c", "read -r _; echo no module of that name >&2; exit 1"]
+        with pytest.raises(MachineLost, match="its last words: no module of that name"):
+            await asyncio.wait_for(lines.ask(machine, "it", argv, {}, timeout_s=SOON_S), SOON_S)

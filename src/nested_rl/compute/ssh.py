@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,7 +13,7 @@ from attrs import define
 
 from nested_rl.clock import Clock, SystemClock
 from nested_rl.compute.ssh_link import Link
-from nested_rl.compute.ssh_login import Host, library
+from nested_rl.compute.ssh_login import Host, library, owner
 from nested_rl.compute.ssh_machine import SSHMachine
 from nested_rl.errors import InfraFault, MachineLost, NestedRLError, SettingsError
 from nested_rl.interfaces import ComputeBackend
@@ -70,6 +71,7 @@ class SSHCompute(ComputeBackend):
         self._known_hosts = Path(known_hosts) if known_hosts else None
         self._patience_s, self._lease_s, self._keepalive_s = patience_s, lease_s, keepalive_s
         self._clock = clock or SystemClock()
+        self._owner = owner(secrets.token_hex(4))  # a process may have several of us, and none has the other's hosts
         self._freed = asyncio.Condition()
 
     @property
@@ -138,6 +140,7 @@ class SSHCompute(ComputeBackend):
                 patience_s=self._patience_s,
                 lease_s=self._lease_s,
                 keepalive_s=self._keepalive_s,
+                whose=self._owner,
             )
             try:
                 await link.open()

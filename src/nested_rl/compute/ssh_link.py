@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nested_rl.clock import Clock
 from nested_rl.compute.host import CHUNK_BYTES
-from nested_rl.compute.ssh_login import Host, library, login, runs, take
+from nested_rl.compute.ssh_login import Host, library, login, owner, runs, take
 from nested_rl.errors import InfraFault, MachineLost, NestedRLError, SettingsError
 from nested_rl.waiting import within
 
@@ -44,7 +44,10 @@ class _Over(MachineLost):
 
 
 class Link:
-    """Requests to one machine's host program. `open` takes the machine; `close` lets it go, and ends what runs there."""
+    """Requests to one machine's host program. `open` takes the machine; `close` lets it go, and ends what runs there.
+
+    `whose` is who has the machine then (this process, by default): what is found there of the same one is ended, what is of another is left alone.
+    """
 
     def __init__(
         self,
@@ -55,12 +58,15 @@ class Link:
         patience_s: float = 120.0,
         lease_s: float = 600.0,
         keepalive_s: float = 15.0,
+        whose: str = "",
     ) -> None:
         self.host = host
         self.root = ""
         self._clock, self._known_hosts = clock, known_hosts
         self._patience_s, self._lease_s, self._keepalive_s = patience_s, lease_s, keepalive_s
+        self._owner = whose or owner()
         self._base = ""
+        self._taking: asyncio.Task[str] | None = None
         self._ids = itertools.count(1)
         self._connecting = asyncio.Lock()
         self._connection: asyncssh.SSHClientConnection | None = None
@@ -137,14 +143,19 @@ class Link:
     async def close(self) -> None:
         """End the host program, and with it everything that runs there. A machine that does not answer ends by its lease."""
         self._closed = True
-        with contextlib.suppress(OSError, EOFError, NestedRLError, asyncio.TimeoutError):
+        with contextlib.suppress(OSError, EOFError, NestedRLError, asyncio.TimeoutError, library().Error):
             async with asyncio.timeout(10):
+                if (
+                    self._taking is not None and not self._base
+                ):  # cut off while it began: what begins there holds the machine
+                    self._base = await self._taking
+                    self._drop()
                 if self._base:
                     await self._connect()  # the line may have broken since
                 await self._ask_once({"op": "end"}, b"")
                 if self._listening is not None:
                     await self._listening  # the host program closes the socket when everything has ended
-        tasks = [task for task in (self._listening, self._beating) if task is not None]
+        tasks = [task for task in (self._taking, self._listening, self._beating) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -248,11 +259,10 @@ class Link:
             try:
                 reader = await within(self._clock, START_S, self._start())
             except (OSError, library().Error) as error:
-                self._drop()
                 raise MachineLost(f"{self.host.address} cannot be reached: {error}") from error
-            except BaseException:
-                self._drop()
-                raise
+            finally:
+                if self._writer is None and (self._taking is None or self._taking.done()):
+                    self._drop()
             assert self._connection is not None
             self._listening = asyncio.ensure_future(self._listen(reader, self._connection))
 
@@ -264,7 +274,10 @@ class Link:
             timeout_s=max(1.0, min(LOGIN_S, self._patience_s)),
         )
         if not self._base:
-            self._base = await take(self._connection, self.host, lease_s=self._lease_s)
+            self._taking = asyncio.ensure_future(
+                take(self._connection, self.host, owner=self._owner, lease_s=self._lease_s)
+            )
+            self._base = await asyncio.shield(self._taking)  # if this is cut off, `close` waits for it
         elif not await runs(self._connection, self._base):
             raise _Over(f"{self.host.address}: its host program has ended, and with it what ran there")
         reader, self._writer = await self._connection.open_unix_connection(

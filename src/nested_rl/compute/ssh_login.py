@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import shlex
@@ -78,22 +79,29 @@ if sys.version_info < (3, 11):
     sys.exit(f"Python 3.11 or newer is needed on a machine, this is {sys.version.split()[0]}: give another one as Host(python=...)")
 data = sys.stdin.buffer.read()
 base = os.path.realpath(os.path.expanduser(sys.argv[1]))
-print(base, flush=True)
+print("\\nnested-rl is at", base, flush=True)
 agent = os.path.join(base, "agent", hashlib.sha256(data).hexdigest()[:16])
-if not os.path.isdir(agent):
-    os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
-    draft = f"{agent}.{os.getpid()}"
-    zipfile.ZipFile(io.BytesIO(data)).extractall(draft)
-    try:
-        os.rename(draft, agent)
-    except OSError:  # another was faster
-        pass
-sys.path.insert(0, agent)
-sys.argv[1] = base
-from nested_rl.compute.host import main
-main()
+try:
+    if not os.path.isdir(agent):
+        os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
+        draft = f"{agent}.{os.getpid()}"
+        zipfile.ZipFile(io.BytesIO(data)).extractall(draft)
+        try:
+            os.rename(draft, agent)
+        except OSError:  # another was faster
+            pass
+    sys.path.insert(0, agent)
+    sys.argv[1] = base
+    from nested_rl.compute.host import main
+    main()
+except OSError as error:
+    sys.exit(f"the folder {base} cannot be used there ({error}): give another one as Host(folder=...)")
 """
 """What Python on a machine is given: it unpacks the host program from its standard input, unless it is there, and starts it."""
+
+
+SAID: Final = "nested-rl is at "
+"""How the line begins that tells the folder: a shell may have greeted before."""
 
 
 def agent(modules: Sequence[str] = AGENT) -> bytes:
@@ -107,9 +115,9 @@ def agent(modules: Sequence[str] = AGENT) -> bytes:
     return buffer.getvalue()
 
 
-def owner() -> str:
-    """How this controller is told to others who want the same machine."""
-    return f"{socket.gethostname()} {process.identity()}"
+def owner(part: str = "") -> str:
+    """How this controller, or a part of it, is told to others who want the same machine."""
+    return f"{socket.gethostname()} {process.identity()} {part}".strip()
 
 
 async def login(
@@ -124,7 +132,7 @@ async def login(
     if host.host_key is not None:
         options["known_hosts"] = ([ssh.import_public_key(host.host_key)], [], [])
     elif known_hosts is not None:
-        options["known_hosts"] = str(known_hosts)
+        options["known_hosts"] = str(known_hosts) if known_hosts.is_file() else ([], [], [])  # noqa: ASYNC240
     try:
         connection: asyncssh.SSHClientConnection = await ssh.connect(
             name,
@@ -137,14 +145,29 @@ async def login(
             **options,
         )
     except ssh.HostKeyNotVerifiable as error:
-        raise WrongHostKey(
-            f"{host.address}: its host key is not the pinned one ({error}); nothing was sent to it"
-        ) from error
+        raise WrongHostKey(_unproven(host, known_hosts, error)) from error
     except ssh.PermissionDenied as error:
         raise SettingsError(f"{host.address}: the login was refused ({error})") from error
     except ssh.Error as error:
         raise ConnectionError(str(error)) from error
     return connection
+
+
+def _unproven(host: Host, known_hosts: Path | None, error: Exception) -> str:
+    """Why nothing was sent: another key is pinned, or none is, and how to pin one."""
+    _, name, port = host.parts
+    book = known_hosts or Path("~/.ssh/known_hosts").expanduser()
+    written = name if port == 22 else f"[{name}]:{port}"
+    pinned: Any = [host.host_key] if host.host_key is not None else []
+    if not pinned and book.is_file():
+        pinned = library().match_known_hosts(str(book), name, "", port)[0]
+    if pinned:
+        return f"{host.address}: its host key is not the pinned one ({error}); nothing was sent to it"
+    return (
+        f"{host.address}: this host is unknown ({book} has no key of {written}), and nothing was sent to it. "
+        f"Pin its key: `ssh-keyscan -p {port} {name} >> {book}`, compare it with what the host's owner says, "
+        "or give it as Host(host_key='ssh-ed25519 AAAA…')"
+    )
 
 
 def _keys(host: Host) -> Any:
@@ -156,41 +179,55 @@ def _keys(host: Host) -> Any:
         raise SettingsError(f"{host.address}: the key {host.key} cannot be used ({error})") from error
 
 
-async def take(connection: asyncssh.SSHClientConnection, host: Host, *, lease_s: float) -> str:
+async def take(connection: asyncssh.SSHClientConnection, host: Host, *, owner: str, lease_s: float) -> str:
     """Upload the host program unless it is there, start it, and return its folder.
 
     Raises SettingsError when another controller has the machine or its Python will not do.
     """
-    code = f"import sys; sys.argv[1:] = {[host.folder, owner(), str(lease_s)]!r}; exec({BOOT!r})"
+    code = f"import sys; sys.argv[1:] = {[host.folder, owner, str(lease_s)]!r}; exec({BOOT!r})"
     command = f"exec {shlex.quote(host.python)} -I -c {shlex.quote(code)}"
     done = await connection.run(command, input=agent(), encoding=None, check=False)
     out, err = (_text(done.stdout).strip(), _text(done.stderr).strip())
+    base, _, other = out.rpartition(SAID)[2].partition("\n")
     if done.exit_status == TAKEN:
-        base, _, other = out.partition("\n")
-        await _follow(connection, host, base, other, lease_s=lease_s)
-        return await take(connection, host, lease_s=lease_s)
+        if other != owner:
+            _refuse(host, other, lease_s=lease_s)
+        await _end(connection, base)
+        return await take(connection, host, owner=owner, lease_s=lease_s)
     if done.exit_status != 0:
         raise SettingsError(f"{host.address}: {err or out or f'{host.python} ended with {done.exit_status}'}")
-    return out.splitlines()[0]
+    if SAID not in out:
+        raise SettingsError(
+            f"{host.address}: {host.python!r} is no Python 3.11 or newer there: give one as Host(python=…)"
+        )
+    return base
 
 
 def _text(data: bytes | str | None) -> str:
     return data.decode(errors="replace") if isinstance(data, bytes) else data or ""
 
 
-async def _follow(
-    connection: asyncssh.SSHClientConnection, host: Host, base: str, other: str, *, lease_s: float
-) -> None:
-    """Another controller has the machine. What a dead one of this computer has left there is ended at once."""
-    where, _, identity = other.partition(" ")
-    if where != socket.gethostname() or process.alive(identity):
+def _refuse(host: Host, other: str, *, lease_s: float) -> None:
+    """Another controller has the machine: refused, unless it was one of this computer and is dead."""
+    where, _, rest = other.partition(" ")
+    if where != socket.gethostname() or process.alive(rest.partition(" ")[0]):
         raise SettingsError(
             f"{host.address} is held by another controller ({other or 'of unknown name'}); it is free when that one ends, "
             f"or {lease_s:g} s after it was killed"
         )
-    reader, writer = await connection.open_unix_connection(f"{base}/socket", encoding=None)
-    writer.write(b'{"op": "end", "id": 1, "size": 0}\n')
-    await reader.read()  # to its end
+
+
+async def _end(connection: asyncssh.SSHClientConnection, base: str) -> None:
+    """End the host program that is there, and what it runs. One that has just begun has no socket yet."""
+    for pause_s in (0.1, 0.3, 1.0, 3.0):
+        try:
+            reader, writer = await connection.open_unix_connection(f"{base}/socket", encoding=None)
+        except library().ChannelOpenError:
+            await asyncio.sleep(pause_s)
+        else:
+            writer.write(b'{"op": "end", "id": 1, "size": 0}\n')
+            await reader.read()  # to its end
+            return
 
 
 async def runs(connection: asyncssh.SSHClientConnection, base: str) -> bool:

@@ -19,6 +19,8 @@ from nested_rl.waiting import uninterrupted
 
 KEEP_BYTES: Final = 4096
 """Files of at least this size are kept in the machine's store, so that nothing is sent twice."""
+WORDS_S: Final = 1.0
+"""How long a program that writes no more may take to end."""
 
 
 class Line(Protocol):
@@ -43,6 +45,7 @@ class RemoteProcess(Process):
         self._writes, self._reads = itertools.count(written + 1), read
         self._writing, self._reading = asyncio.Lock(), asyncio.Lock()
         self._status: int | None = None
+        self.last_words = "unknown"
         self._lost = False
         self._waiting = asyncio.ensure_future(self._wait())
         self._waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to wait for it
@@ -57,7 +60,9 @@ class RemoteProcess(Process):
                 return b""
             _, line = await self._link.ask("readline", name=self.name, number=self._reads + 1)
             self._reads += 1
-            return line
+        if not line.endswith(b"\n"):  # it has ended, and its last words are on their way
+            await asyncio.wait({self._waiting}, timeout=WORDS_S)
+        return line
 
     async def wait(self) -> int:
         if self._lost:
@@ -79,8 +84,8 @@ class RemoteProcess(Process):
         self._waiting.cancel()
 
     async def _wait(self) -> int:
-        told, _ = await self._link.ask("wait", name=self.name)
-        self._status = int(told["status"])
+        told, words = await self._link.ask("wait", name=self.name)
+        self._status, self.last_words = int(told["status"]), words.decode(errors="replace")
         return self._status
 
     async def _kill(self) -> None:
