@@ -67,7 +67,7 @@ def _signal(digest: Digest) -> Iterator[str]:
         last = sum(row.get("groups/zero_advantage", 0.0) for row in digest.rows[-5:])
         yield (
             f"A reward that tells more apart, larger groups or other difficulties: in {flat} of {count(groups, 'group')} every member earned the same "
-            f"({last:.0f} of them in the last {min(5, digest.done)} steps)."
+            f"({last:.0f} of them in the last {count(min(5, digest.done), 'step')})."
         )
 
 
