@@ -18,7 +18,7 @@ from nested_rl.report import advice, intervals, stages
 from nested_rl.report import digest as digests
 from nested_rl.report.digest import Digest
 from nested_rl.report.gantt import NAMES as PHASES
-from nested_rl.report.page import sentences, when_failed
+from nested_rl.report.page import missing, sentences, when_failed
 from nested_rl.report.phrases import count, duration, money, number, percent
 from nested_rl.report.showcase import inert
 from nested_rl.rundir import RunDir, write_atomic
@@ -44,7 +44,7 @@ def retro(run: RunDir, *, linked: bool = True) -> str:
     blocks = [
         f"# Retrospective: {_words(digest.name)}",
         _when(digest),
-        *_section("In short", [*_failure(digest), " ".join(sentences(digest))]),
+        *_section("In short", [*_failure(digest), " ".join([*sentences(digest), *map(_words, missing(digest))])]),
     ]
     blocks += _section("What was asked", list(_asked(digest)))
     if digest.rows:

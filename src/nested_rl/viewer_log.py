@@ -22,13 +22,16 @@ VERSION = 2
 """Of the log format."""
 
 
-def write(run: RunDir, out: Path) -> int:
-    """Write the log; how many episodes it holds. Raises SettingsError when `out` exists or there is no episode."""
+def write(run: RunDir, out: Path, *, damaged: dict[str, str] | None = None) -> int:
+    """Write the log; how many episodes it holds. Raises SettingsError when `out` exists or there is no episode.
+
+    An episode whose files cannot be read raises RunDirError; with `damaged` it is left out, and noted there with the reason.
+    """
     if out.suffix != ".json":
         raise SettingsError(f"{out}: Inspect reads logs that end in .json")
     if out.exists():
         raise SettingsError(f"{out} exists already; delete it or choose another place")
-    episodes = list(run.episodes())
+    episodes = list(run.episodes(left_out=damaged))
     if not episodes:
         raise SettingsError(f"{run.path} has no finished episode to export")
     try:

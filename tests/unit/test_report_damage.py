@@ -105,6 +105,14 @@ def test_the_others_of_its_group_are_replayed_and_exported(torn, tmp_path):
     assert list(left_out) == ["00002-1"]
 
 
+def test_a_log_to_look_at_leaves_it_out_too(torn, tmp_path, capsys):
+    run, path = torn
+    assert cli.main(["export", str(run.path), "--format", "inspect", "--out", str(tmp_path / "log.json")]) == 0
+    said = capsys.readouterr().out
+    assert "log.json: 23 episodes; " in said
+    assert f"Left out: 1 episode; the first: {path}: damaged" in said
+
+
 def test_all_pages_but_its_own_are_written(torn):
     run, _ = torn
     pages = write_transcripts(run, select(run, ["all"]))

@@ -30,11 +30,14 @@ def export(
     """
     from nested_rl import viewer_log
     from nested_rl.export import write
+    from nested_rl.report.phrases import count
     from nested_rl.rundir import RunDir
 
     if kind == "inspect":
-        print(
-            f"{out}: {viewer_log.write(RunDir.open(run), out)} episodes; to look at them: inspect view --log-dir {out.parent}"
-        )
+        damaged: dict[str, str] = {}
+        n = count(viewer_log.write(RunDir.open(run), out, damaged=damaged), "episode")
+        print(f"{out}: {n}; to look at them: inspect view --log-dir {out.parent}")
+        if damaged:
+            print(f"Left out: {count(len(damaged), 'episode')}; the first: {next(iter(damaged.values()))}")
         return
     print(write(RunDir.open(run), out, kind=kind, min_reward=min_reward))

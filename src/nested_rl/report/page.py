@@ -88,7 +88,7 @@ def render_digest(run: RunDir, digest: Digest, *, beside: Path | None = None) ->
     page = templates().get_template("page.html.j2")
     return page.render(
         d=digest,
-        headline=sentences(digest),
+        headline=[*sentences(digest), *missing(digest)],
         status=_status(digest),
         failed=when_failed(digest) if digest.failure else "",
         started=_date(digest.started_at),
@@ -135,7 +135,7 @@ def paragraph(digest: Digest) -> list[str]:
     first = (
         f"The run failed {when_failed(digest)}: {inert(digest.failure)[:600].rstrip('.')}." if digest.failure else ""
     )
-    return [*([first] if first else []), *sentences(digest)]
+    return [*([first] if first else []), *sentences(digest), *missing(digest)]
 
 
 def when_failed(digest: Digest) -> str:
@@ -148,7 +148,7 @@ def when_failed(digest: Digest) -> str:
 def sentences(digest: Digest) -> list[str]:
     """The headline, sentence by sentence."""
     if not digest.rows:
-        return [f"No step is done yet ({count(digest.episodes, 'episode')} so far).", *_missing(digest)]
+        return [f"No step is done yet ({count(digest.episodes, 'episode')} so far)."]
     steps = (
         f"{digest.done} of {count(digest.steps_asked, 'step')}" if not digest.finished else count(digest.done, "step")
     )
@@ -179,14 +179,13 @@ def sentences(digest: Digest) -> list[str]:
         told.append(
             f"{count(digest.masked, 'episode')} failed for reasons that are not the agent's and {_were(digest.masked)} left out."
         )
-    told += _missing(digest)
     standing = [alarm for alarm in digest.alarms if alarm.until is None]
     if standing:
         told.append(f"Alarms: {'; '.join(f'{alarm.name} ({alarm.message})' for alarm in standing)}.")
     return told
 
 
-def _missing(digest: Digest) -> list[str]:
+def missing(digest: Digest) -> list[str]:
     """What could not be read is no silent gap."""
     n = len(digest.left_out)
     return (
