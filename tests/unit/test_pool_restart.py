@@ -5,9 +5,12 @@ import asyncio
 import pytest
 from pool_play import A40, A5000, START, Fleet, Killed, Lines, Mortal, settled
 
-from nested_rl.compute.pool_roster import Journal, Roster, State
+from nested_rl.compute.pool_costs import ENDING_S, LATE_S, costs
+from nested_rl.compute.pool_roster import BEAT_S, Journal, Roster, State
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.errors import RunDirError
+from nested_rl.meter import Meter
+from nested_rl.types import Budget
 
 
 async def _until_killed(fleet, lines, *, jobs=2, in_create=False):
@@ -84,6 +87,93 @@ async def test_a_pod_past_its_deadline_is_ended():
         await fleet.clock.sleep(20)
         assert fleet.fake.alive() == []
         await pool.close()
+
+    await fleet.clock.run(story())
+
+
+LEASE_S = 10.0
+SLACK_S = BEAT_S + LATE_S + ENDING_S
+"""What may be booked beyond the lease for the time in which nobody looked."""
+AWAY_S = 72 * 3600.0
+
+
+async def _left_alone(fleet, lines, *, busy_s, ends=True, **more):
+    """A controller that is killed while a job runs, and away for three days; its pod ends itself when its lease is over."""
+    pool = fleet.pool(A5000, lines=lines, provider=Mortal(fleet, lines), alone_s=LEASE_S, **more)
+    job = asyncio.ensure_future(fleet.job(pool, "long", 1e6))
+    await fleet.clock.sleep(busy_s)
+    lines.dead = True
+    await fleet.killed(pool, job)
+    await fleet.clock.sleep(LEASE_S)
+    if ends:
+        fleet.fake.lose(fleet.fake.pods["pod1"])
+    await fleet.clock.sleep(AWAY_S)
+    return Lines(lines)
+
+
+def _within(fleet, usd, *, slack_s=SLACK_S):
+    ledger, slack_usd = fleet.fake.usd(), slack_s / 3600 * fleet.fake.pods["pod1"].usd_per_hour
+    assert ledger - 1e-9 <= usd <= ledger * 1.02 + slack_usd, (ledger, usd)
+
+
+@pytest.mark.parametrize("busy_s", [60, 5 * 3600 + 77])
+async def test_a_pod_that_ended_alone_costs_what_it_lived_however_late_somebody_looks(busy_s):
+    fleet, lines = Fleet(), Lines()
+
+    async def story():
+        again = await _left_alone(fleet, lines, busy_s=busy_s)
+        _within(fleet, sum(row.usd for row in costs(again, now=fleet.clock.now())))
+        pool = fleet.pool(A5000, lines=again, provider=Mortal(fleet, again))
+        pool.metered(meter := Meter(Budget(usd=5), clock=fleet.clock, write=lambda row: None), ledger="mine")
+        await fleet.job(pool, "next", 10)
+        await pool.close()
+        _within(fleet, fleet.spent(pool))
+        assert {line["ledger"] for line in again if "ledger" in line} == {"mine"}
+        assert meter.spent_usd < 1
+
+    await fleet.clock.run(story())
+
+
+@pytest.mark.parametrize(("ttl_s", "called_off"), [(AWAY_S * 2, False), (3600.0, True)])
+async def test_a_pod_that_lived_on_alone_costs_all_of_it(ttl_s, called_off):
+    fleet, lines = Fleet(), Lines()
+
+    async def story():
+        terms = Terms(ttl_s=ttl_s, max_age_s=0.9 * ttl_s)
+        again = await _left_alone(fleet, lines, busy_s=60, ends=False, terms=terms)
+        pool = fleet.pool(A5000, lines=again, provider=Mortal(fleet, again), terms=terms)
+        await pool.start()
+        assert pool.roster.alive()[0].called_off == called_off
+        await fleet.clock.sleep(60)
+        await pool.close()
+        settled(fleet, pool, most=1)
+        assert fleet.fake.usd() > AWAY_S / 3600 * 0.1
+
+    await fleet.clock.run(story())
+
+
+async def test_a_pod_that_never_came_up_costs_no_more_than_to_its_deadline():
+    fleet, lines = Fleet(boot_s=None), Lines()
+
+    async def story():
+        again = await _left_alone(fleet, lines, busy_s=60)
+        most_s = Terms().ttl_s + SLACK_S
+        assert sum(row.seconds for row in costs(again, now=fleet.clock.now())) <= most_s
+
+    await fleet.clock.run(story())
+
+
+async def test_a_list_that_fails_for_long_ends_no_pods_time():
+    fleet, lines = Fleet(), Lines()
+    pool = fleet.pool(A5000, lines=lines, alone_s=LEASE_S)
+
+    async def story():
+        job = asyncio.ensure_future(fleet.job(pool, "long", 3000))
+        await fleet.clock.sleep(60)
+        fleet.fake.faults["list"] = [500] * 400
+        await job
+        await pool.close()
+        settled(fleet, pool, most=1)
 
     await fleet.clock.run(story())
 

@@ -64,7 +64,7 @@ class PodPool(ComputeBackend):
 
     `run` is eight letters or digits that are this run's own; `journal` is a `Journal` (one controller at a time) or another `Lines`.
     `order` makes the request for a name and a candidate; `connect` makes a machine of a pod that runs; `preflight` looks at a new
-    pod, `recheck` at one between two jobs. `account` (a `Meter`) is asked before a pod is made, and told what each has cost.
+    pod, `recheck` at one between two jobs; a pod ends itself `alone_s` after its controller's death. `account` (a `Meter`) is asked before a pod is made, and told what each has cost.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class PodPool(ComputeBackend):
         recheck: Check = _all_right,
         max_machines: int = 16,
         terms: Terms | None = None,
+        alone_s: float | None = None,
         account: Account | None = None,
         job_s: Mapping[str, float] | None = None,
         clock: Clock | None = None,
@@ -92,7 +93,7 @@ class PodPool(ComputeBackend):
         self._provider, self._candidates, self._run_name = provider, tuple(candidates), run
         self._max_machines, self._terms = max_machines, terms or Terms()
         self._clock, self._chance = clock or SystemClock(), chance or random.Random()
-        self._recheck = recheck
+        self._recheck, self._alone_s = recheck, alone_s
         self.roster = Roster(journal, clock=self._clock)
         self.market = Market(candidates, clock=self._clock, job_s=job_s, chance=self._chance)
         self.breaker = Breaker()
@@ -364,7 +365,7 @@ class PodPool(ComputeBackend):
         price = self.market.price(candidate)
         self._purse.reserve(str(name), price, job=job)
         try:
-            pod = self.roster.intend(name, candidate, usd_per_hour=price)
+            pod = self.roster.intend(name, candidate, usd_per_hour=price, alone_s=self._alone_s)
         except BaseException:
             self._purse.release(str(name))
             raise
@@ -402,7 +403,8 @@ class PodPool(ComputeBackend):
         if pod.life is None or pod.life.done():
             log.warning("%s turned up after all and is ended", pod.name)
             pod.id, pod.gone = found.id, False
-            self.roster.move(pod, State.TERMINATING, id=found.id, usd_per_hour=found.usd_per_hour)
+            pod.sighted = True
+            self.roster.move(pod, State.TERMINATING, id=found.id, usd_per_hour=found.usd_per_hour, seen=True)
             self._begin(pod)
 
     # ---- the watch
@@ -439,6 +441,7 @@ class PodPool(ComputeBackend):
     def _tend(self) -> None:
         """Let go of what is idle or old; set money aside for the rest."""
         for pod in self.roster.alive():
+            self.roster.sign(pod, seen=False)
             idle_s = self._clock.monotonic() - pod.since_s
             if pod.state is State.READY and (idle_s >= self._terms.idle_s or self._worn(pod)):
                 pod.retire(self._worn(pod) or f"idle for {idle_s:.0f} s")

@@ -1,6 +1,8 @@
 """What the pods cost and what for, reckoned from the journal alone: seconds × price from the create request to the confirmed end.
 
 That is an upper bound of what a provider bills, which may count from a later moment. The rows of a pod always add up to its time.
+Time in which no controller looked is booked as far as the pod can have lived: until its lease was over or its deadline, whichever was
+first, and a little longer for its end; all of it when the provider shows it afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from nested_rl.compute.pool_roster import State
+from nested_rl.compute.pool_name import PodName
+from nested_rl.compute.pool_roster import BEAT_S, State
 from nested_rl.types import JSON
 
 Kind: TypeAlias = Literal["provision", "preflight", "busy", "idle", "drain", "lost"]
@@ -26,6 +29,10 @@ KINDS: Final[Mapping[State, Kind]] = {
     State.GONE: "lost",
 }
 """GONE counts for a pod that turned up again only."""
+ENDING_S: Final = 120.0
+"""What a pod that ends itself may take for that: it looks every ten seconds, and tries several ways of up to twenty."""
+LATE_S: Final = 60.0
+"""So late a sign of life may be: the look before it waits for the provider."""
 PAID: Final = "(paid)"
 """No ledger's name."""
 
@@ -53,6 +60,10 @@ class _Account:
     job: str = ""
     ledger: str = ""
     made: bool = False
+    sign: float = 0.0
+    alone_s: float = float("inf")
+    up: bool = False
+    cut: float = float("inf")
     stay: int = 0
     folded: int = 0
     past: int = 0
@@ -66,7 +77,16 @@ class _Account:
         if not self.made and "id" in row:  # what was asked for at the catalog's price was made at this one
             self.made, self.usd_per_hour = True, rate
             self.rows = [evolve(one, usd=one.seconds / 3600 * rate) for one in self.rows]
-        self.until(float(row["t"]))
+            self.cut = float("inf")
+        elif row.get("seen"):
+            self.cut = float("inf")
+        elif self.sign:
+            self.cut = min(self.cut, self._last(float(row["t"])))
+        self.sign, self.alone_s = float(row["t"]), float(row.get("alone_s", self.alone_s))
+        self.up = self.up or after is State.PREFLIGHT
+        if "beat" in row:
+            return
+        self._book(min(self.sign, self.cut))
         if after is not self.state:
             if self.state is State.BUSY and after not in (State.READY, State.DRAINING):
                 self.rows[self.stay :] = [evolve(one, kind="lost") for one in self.rows[self.stay :]]
@@ -76,6 +96,7 @@ class _Account:
     def _unfold(self, row: Mapping[str, JSON]) -> None:
         """What `folded` has made."""
         self.state, self.since, self.made = State(row["state"]), float(row["t"]), True
+        self.sign = self.since
         self.usd_per_hour, self.ledger = float(row["usd_per_hour"]), str(row.get("ledger", ""))
         for kind, ledger, seconds, usd in row["spent"]:
             self.rows.append(PodCost(pod=self.pod, kind=kind, seconds=seconds, usd=usd, ledger=ledger))
@@ -83,8 +104,22 @@ class _Account:
         self.past = int(row["rows"])
 
     def until(self, t: float) -> None:
-        """Close the stretch of time that ends at `t`."""
-        seconds, self.since = t - self.since, t
+        """Close the stretch of time that ends at `t`, or when the pod was over."""
+        self._book(min(t, self.cut, self._last(t)))
+
+    def _last(self, t: float) -> float:
+        """Until when it can have lived, when nothing is heard of it from its last sign to `t`; infinite when it is heard of in time.
+
+        A pod that has never been up counts its lease from a moment that nobody knows: it has its deadline only.
+        """
+        name = PodName.read(self.pod)
+        alone = self.sign + BEAT_S + LATE_S + self.alone_s + ENDING_S if self.up else float("inf")
+        deadline = max(self.sign, name.deadline) + ENDING_S if name is not None else float("inf")
+        last = min(alone, max(self.sign + BEAT_S + LATE_S, deadline))
+        return last if t > last else float("inf")
+
+    def _book(self, t: float) -> None:
+        seconds, self.since = t - self.since, max(t, self.since)
         if self.state is not State.INTENT and seconds > 0:
             usd = seconds / 3600 * self.usd_per_hour
             kind, job, ledger = KINDS[self.state], self.job, self.ledger

@@ -45,6 +45,7 @@ Check: TypeAlias = Callable[[Machine, Candidate], Awaitable[None]]
 MakeOrder: TypeAlias = Callable[[Rented], Order]
 T = TypeVar("T")
 LOG_LINES = 20
+LOOK_AGAIN_S = 10.0
 FULL = "no space left on device"
 """What a provider's log says of a disk that is too small for the image."""
 PAUSE_S = 10.0
@@ -229,6 +230,8 @@ class Life:
 
     async def _end(self, pod: Rented) -> None:
         move = self.roster.move
+        if pod.id and not pod.gone:
+            await self._sight(pod)
         if not pod.lost and pod.state in (State.READY, State.BUSY):
             move(pod, State.DRAINING, must=False, why=pod.why)
         await self._hang_up(pod)
@@ -241,6 +244,25 @@ class Life:
             return
         move(pod, State.GONE, must=False, why=pod.why)
         self.changed()
+
+    async def _sight(self, pod: Rented) -> None:
+        """Whether one that nobody looked after is still there, before it is told to go: afterwards nobody knows until when it was."""
+        pause_s = 2.0
+        while not pod.sighted and not pod.abandoned:
+            try:
+                found = await self.provider.get(pod.id)
+            except Gone:
+                pod.gone, pod.lost = True, pod.lost or pod.state is not State.TERMINATING
+                return
+            except (ProviderError, SettingsError):
+                if pause_s > LOOK_AGAIN_S:  # better paid too much than told to go too late
+                    self.roster.sign(pod, seen=True)
+                    return
+                await self.clock.sleep(pause_s)
+                pause_s *= 2
+            else:
+                self.roster.sign(pod, seen=found.status != "terminated")
+                return
 
     async def _hang_up(self, pod: Rented) -> None:
         line, pod.machine, pod.line = pod.line, None, None

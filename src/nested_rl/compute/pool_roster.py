@@ -61,6 +61,8 @@ BULKY: Final = 5000
 """Lines of a journal that may stay as it is: half a megabyte."""
 LATE_S: Final = 3600.0
 """A pod that nobody has seen by then, after its deadline, is none."""
+BEAT_S: Final = 120.0
+"""So often there is a line of each pod that may cost money, for whoever asks later how long its controller lived."""
 Row: TypeAlias = Mapping[str, JSON]
 COMING: Final = frozenset({State.INTENT, State.CREATING, State.BOOTING, State.PREFLIGHT})
 
@@ -86,6 +88,7 @@ class PodMachine(Protocol):
 class Rented:
     """One pod of ours. `gone` is what the provider has confirmed; `lost` that it went without being asked.
 
+    `beat` is when its newest line was written, `sighted` whether the provider has shown it since a time in which nobody looked.
     `called_off` cuts short what is wanted of it, `abandoned` also the wait for its end: its lease and the next controller see to that.
     """
 
@@ -107,6 +110,8 @@ class Rented:
     called_off: bool = False
     abandoned: bool = False
     begun: bool = False
+    beat: float = 0.0
+    sighted: bool = True
     why: str = ""
     ledger: str = ""
     lines: list[Mapping[str, JSON]] = field(factory=list)
@@ -176,12 +181,15 @@ class Roster:
         news, self._news = self._news, []
         return news
 
-    def intend(self, name: PodName, candidate: Candidate, *, usd_per_hour: float) -> Rented:
-        """A new pod, on paper only."""
+    def intend(
+        self, name: PodName, candidate: Candidate, *, usd_per_hour: float, alone_s: float | None = None
+    ) -> Rented:
+        """A new pod, on paper only. `alone_s` is how long it lives without its controller."""
         now_s = self._clock.monotonic()
         pod = Rented(name=name, candidate=candidate, usd_per_hour=usd_per_hour, since_s=now_s, born_s=now_s)
         pod.paid_to_s = now_s
         told = {"candidate": serialize.to_json(candidate), "usd_per_hour": usd_per_hour}
+        told |= {} if alone_s is None else {"alone_s": alone_s}
         self._write(pod, self._line(pod, State.INTENT, told))
         self.pods[str(name)] = self._alive[str(name)] = pod
         return pod
@@ -219,6 +227,19 @@ class Roster:
         self._write(pod, self._line(pod, pod.state, {"usd_per_hour": usd_per_hour}))
         pod.usd_per_hour = usd_per_hour
 
+    def sign(self, pod: Rented, *, seen: bool) -> None:
+        """The controller lives; `seen`: the provider shows the pod. Told when that is news, and every `BEAT_S`."""
+        due = self.now - pod.beat >= (BEAT_S if seen else 1.25 * BEAT_S)  # unless this look has told it
+        if not pod.alive or not pod.id or not (due or (seen and not pod.sighted)):
+            return
+        line = self._line(pod, pod.state, {"beat": True, "seen": seen or None})
+        pod.sighted = seen
+        try:
+            self._write(pod, line)
+        except RunDirError as error:
+            log.warning("the pods' journal cannot tell that %s is there: %s", pod.name, error)
+            self._keep(pod, line)
+
     @property
     def bulky(self) -> bool:
         """Whether the journal has more than twice the lines that it had when it was last made shorter."""
@@ -255,7 +276,7 @@ class Roster:
     @staticmethod
     def _keep(pod: Rented, line: Mapping[str, JSON]) -> None:
         pod.lines.append(line)
-        pod.ledger = str(line.get("ledger", pod.ledger))
+        pod.ledger, pod.beat = str(line.get("ledger", pod.ledger)), float(line["t"])
 
     def _again(self, row: Mapping[str, JSON]) -> None:
         """One line of an earlier controller."""
@@ -267,6 +288,9 @@ class Roster:
             self.pods[str(name)] = Rented(name=name, candidate=candidate)
         pod = self.pods[str(name)]
         self._keep(pod, row)
+        pod.sighted = False
+        if "beat" in row:
+            return
         self._became(pod, State(row["state"]))
         pod.id = str(row.get("id", pod.id))
         pod.usd_per_hour = float(row.get("usd_per_hour", pod.usd_per_hour))

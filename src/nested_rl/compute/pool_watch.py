@@ -73,6 +73,7 @@ class Watch:
 
     def _there(self, pod: Rented, found: Pod) -> None:
         before, pod.seen = pod.seen, found
+        self._roster.sign(pod, seen=found.status != "terminated")
         if found.usd_per_hour > 0 and found.usd_per_hour != pod.usd_per_hour:
             self._roster.dearer(pod, found.usd_per_hour)
         if before is not None and (before.uptime_s or 0.0) > (found.uptime_s or 0.0) and found.uptime_s is not None:

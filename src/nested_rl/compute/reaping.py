@@ -163,7 +163,7 @@ async def _end(
     """Ask for its end until that is confirmed; into the journal first, where it is ours to write."""
     trouble = ""
     if rented is not None and one.id:
-        more = {"id": one.id, "usd_per_hour": one.usd_per_hour}
+        more = {"id": one.id, "usd_per_hour": one.usd_per_hour, "seen": one.status not in ("", "terminated") or None}
         roster.move(rented, State.TERMINATING, must=False, why=why, **more)
     if one.id:
         trouble = await _until_gone(provider, one.id, clock=clock, patience_s=patience_s)

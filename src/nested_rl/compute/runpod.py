@@ -184,6 +184,7 @@ class RunpodCompute(ComputeBackend):
                 recheck=self._recheck,
                 max_machines=self._max_machines,
                 terms=self._terms,
+                alone_s=max(self._lease_s, self._grace_s),
                 account=self._account,
                 job_s=self._job_s,
                 clock=self._clock,
