@@ -12,12 +12,15 @@ import difflib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType, SimpleNamespace, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from nested_rl import blame
+import attrs
+
+from nested_rl import blame, serialize
 from nested_rl.errors import MissingExtra, NestedRLError, SettingsError, UnknownName
 
 GROUPS: Mapping[str, str] = {
@@ -52,8 +55,9 @@ def find(kind: str, name: str) -> Callable[..., Any]:
 
 
 def build(kind: str, settings: Mapping[str, Any]) -> Any:
-    """A part from a table: `name` says which, the other keys are its keyword arguments. Lists become tuples.
+    """A part from a table: `name` says which, the other keys are its keyword arguments.
 
+    Lists become tuples, and tables the frozen values that the arguments are annotated with, such as `Host` or `Terms`.
     Raises UnknownName for a key it does not take, with the nearest right one, and SettingsError for a value it refuses.
     """
     values = dict(settings)
@@ -69,11 +73,16 @@ def build(kind: str, settings: Mapping[str, Any]) -> Any:
     missing = [p.name for p in parameters.values() if p.default is p.empty and _named(p) and p.name not in values]
     if missing:
         raise SettingsError(f"[{kind}] {name} also needs {', '.join(missing)}")
+    where = f"[{kind}] {name}"
     try:
-        return part(**{key: _frozen(value) for key, value in values.items()})
+        made = {
+            key: _frozen(value, _leaves(part, parameters[key]) if key in parameters else {Any}, f"{where}: {key}")
+            for key, value in values.items()
+        }
+        return part(**made)
     except NestedRLError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise SettingsError(f"[{kind}] {name}: {error}") from error
 
 
@@ -115,8 +124,55 @@ def _named(parameter: inspect.Parameter) -> bool:
     return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _leaves(part: Callable[..., Any], parameter: inspect.Parameter) -> set[Any]:
+    """The kinds of values that a parameter takes, in whatever list, union or mapping. Any, where nobody can tell."""
+    made = vars(part).get("__init__", part) if isinstance(part, type) else part
+    known = {**vars(sys.modules[part.__module__]), **getattr(made, "__globals__", {})}
+    told: Any = SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        kind = get_type_hints(told, globalns=known)["it"]
+    except (NameError, TypeError):  # imported for type checkers only
+        return {Any}
+    return {Any} if kind is parameter.empty else _spread(kind)
+
+
+def _spread(kind: Any) -> set[Any]:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return set().union(*map(_spread, inner))
+    if origin is Literal:
+        return {kind}
+    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
+        return {_LIST}.union(*(_spread(one) for one in inner if one is not ...))
+    return {origin or kind}
+
+
+def _frozen(value: Any, leaves: set[Any], where: str) -> Any:
+    """The value, as one of these kinds."""
+    if isinstance(value, list) and (_LIST in leaves or not leaves <= _PLAIN.keys()):
+        return tuple(_frozen(one, leaves, f"{where}[{index}]") for index, one in enumerate(value))
+    classes = [leaf for leaf in leaves if isinstance(leaf, type) and attrs.has(leaf)]
+    if isinstance(value, dict) and len(classes) == 1:
+        try:
+            return serialize.from_json(value, classes[0])
+        except UnknownName:
+            raise
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {error}") from None
+    choices = [choice for leaf in leaves if get_origin(leaf) is Literal for choice in get_args(leaf)]
+    told = {leaf for leaf in leaves if get_origin(leaf) is not Literal and leaf not in classes}
+    fits = value in choices or type(value) in told or (type(value) is int and float in told)
+    if fits or not told <= _PLAIN.keys():  # of other kinds the part itself knows
+        return value
+    words = [_PLAIN[leaf] for leaf in _PLAIN if leaf in told and _PLAIN[leaf]]
+    words += [f"a table ({one.__name__})" for one in classes] + [repr(choice) for choice in choices]
+    raise SettingsError(f"{where}: expected {' or '.join(words)}, got {value!r}")
+
+
+_LIST: Final = object()
+_PLAIN: Final[Mapping[Any, str]] = MappingProxyType(
+    {str: "text", int: "a whole number", float: "a number", bool: "true or false", _LIST: "a list", type(None): ""}
+)
 
 
 def _from_file(path: Path) -> Any:
