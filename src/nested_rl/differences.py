@@ -10,20 +10,34 @@ from nested_rl.types import JSON
 
 REWARD = "parts.reward."
 """Where run.toml tells the reward function."""
+COMPUTE = "parts.compute"
+"""Where it tells the machines. Which ones jobs run on is not part of an experiment, but for the image."""
+IMAGE = f"{COMPUTE}.image"
 Differences: TypeAlias = Mapping[str, tuple[JSON, JSON]]
 """Field with dots → before, now; None where it is not said."""
 
 
 def differences(old: Mapping[str, JSON], new: Mapping[str, JSON], *, may_change: tuple[str, ...]) -> Differences:
-    """Everything that differs, but for the tables and fields in `may_change`.
+    """Everything that differs, but for the tables and fields in `may_change`, and the image of machines that had none.
 
     >>> differences({"seed": 0, "budget": {"usd": 1.0}}, {"seed": 1}, may_change=("budget",))
     {'seed': (0, 1)}
     """
     before, now = _flat(old), _flat(new)
-    names = sorted(name for name in before.keys() | now.keys() if name.partition(".")[0] not in may_change)
-    pairs = {name: (before.get(name), now.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    pairs = {name: (before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys())}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and not _may(name, pair, may_change)}
+
+
+def of_machines(old: Mapping[str, JSON], new: Mapping[str, JSON]) -> Differences:
+    """In what the machines differ."""
+    told = ({COMPUTE: dict(spec.get("parts", {})).get("compute", {})} for spec in (old, new))
+    return differences(*told, may_change=())
+
+
+def _may(name: str, pair: tuple[JSON, JSON], may_change: tuple[str, ...]) -> bool:
+    if name == IMAGE and None not in pair:
+        return False
+    return any(name == one or name.startswith(f"{one}.") for one in may_change)
 
 
 def reward_alone(found: Differences) -> bool:
@@ -40,6 +54,8 @@ def refusal(path: Path, found: Differences, *, steps: int) -> str:
             f". What it holds was trained on the old reward (steps done: {steps}); to see what the new one pays for it: "
             f"nested-rl replay {path} --reward FILE.py:NAME"
         )
+    if IMAGE in found:
+        todo += ". Other machines may do its jobs at any time, but from the same image: that is the trainer they run"
     return f"{path} holds another experiment ({lines}); {todo}"
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from nested_rl.plan import Assumptions, Plan
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
-MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "nested_rl")
-"""What may differ when a run is gone on with: more steps, a larger budget, other alarms, fewer checkpoints, a newer version of the package.
+MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "nested_rl", "parts.compute")
+"""What may differ when a run is gone on with: more steps, a larger budget, other alarms or machines, a newer version of the package.
 
 While no step is done, another reward too (repay.py)."""
 

@@ -24,7 +24,7 @@ from typing import IO
 import tomli_w
 
 from nested_rl import redact, scratch, serialize
-from nested_rl.differences import differences, refusal, reward_alone
+from nested_rl.differences import differences, of_machines, refusal, reward_alone
 from nested_rl.errors import RunDirError, RunMismatch, SettingsError
 from nested_rl.types import (
     JSON,
@@ -43,6 +43,7 @@ from nested_rl.types import (
 Baselines = Mapping[str, Mapping[str, Mapping[str, Score]]]
 """task key → split ("hidden" or "dev") → base → score."""
 REWARD_CHANGED = "reward.changed"
+COMPUTE_CHANGED = "compute.changed"
 
 
 @contextlib.contextmanager
@@ -185,7 +186,7 @@ class RunDir:
         """Start a run, or go on with the one that is there if it is the same experiment.
 
         `asked` is what run.toml records. Fields in `may_change` may differ from an earlier part of the run (more steps, a
-        larger budget), and the reward while no step is done, which the journal tells (`reward.changed`, at the time `now`); any
+        larger budget), and the reward while no step is done, which the journal tells (`reward.changed`, at the time `now`, as `compute.changed`); any
         other difference raises RunMismatch and names the fields. `salt` makes two runs comparable.
         """
         run = cls(Path(path))
@@ -248,6 +249,9 @@ class RunDir:
             raise RunMismatch(refusal(self.path, found, steps=steps))
         if found:
             self.journal.append({"t": now(), "event": REWARD_CHANGED}, sync=True)
+        if machines := of_machines(self.spec, _without_none(asked)):
+            changed = {name: list(pair) for name, pair in machines.items()}
+            self.journal.append({"t": now(), "event": COMPUTE_CHANGED, "changed": changed}, sync=True)
 
     def close(self) -> None:
         """Flush, and let another process have the run."""
