@@ -364,18 +364,41 @@ async def test_a_job_under_which_two_pods_were_lost_gets_no_third():
     settled(fleet, pool, most=2, slack_usd=2 * 5 / 3600 * 0.44)
 
 
-async def test_a_pod_is_worn_out_by_jobs_and_by_age():
+async def test_a_pod_is_worn_out_by_jobs():
     fleet = Fleet()
-    pool = fleet.pool(terms=Terms(max_jobs=2, max_age_s=3000, ttl_s=6000))
+    pool = fleet.pool(terms=Terms(max_jobs=2))
 
     async def work():
-        three = [await fleet.job(pool, f"j{n}", 10) for n in range(3)]
-        long = await fleet.job(pool, "long", 3100)
-        return three, long, await fleet.job(pool, "last", 10)
+        return [await fleet.job(pool, f"j{n}", 10) for n in range(3)]
 
-    three, long, last = await run(fleet, work(), pool)
-    assert three == [["pod1"], ["pod1"], ["pod2"]]
-    assert (long, last) == (["pod2"], ["pod3"])
+    assert await run(fleet, work(), pool) == [["pod1"], ["pod1"], ["pod2"]]
+
+
+async def test_a_pod_is_worn_out_by_age():
+    fleet = Fleet()
+    pool = fleet.pool(terms=Terms(max_age_s=3000, ttl_s=6000))
+
+    async def work():
+        return [await fleet.job(pool, name, seconds) for name, seconds in (("a", 2000), ("b", 1100), ("c", 10))]
+
+    assert await run(fleet, work(), pool) == [["pod1"], ["pod1"], ["pod2"]]
+
+
+async def test_a_pod_whose_price_changes_while_it_runs_is_paid_at_each():
+    fleet = Fleet()
+    pool = fleet.pool(A40)
+
+    async def work():
+        job = asyncio.ensure_future(fleet.job(pool, "one", 1000))
+        await fleet.clock.sleep(500)
+        before = fleet.spent(pool)
+        fleet.fake.pods["pod1"].usd_per_hour = 3.6
+        await job
+        assert fleet.spent(pool) - before == pytest.approx(0.001 * (1000 + 35 - 500), abs=0.001 * 10)
+        assert max(row.usd / row.seconds for row in pool.costs()) == pytest.approx(0.001)
+        await pool.close()
+
+    await fleet.clock.run(work())
 
 
 async def test_a_machine_that_cannot_be_used_again_is_not():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pool_play import A40, A5000, ANY, BIG, R4090, START
 
 from nested_rl.clock import VirtualClock
-from nested_rl.compute.pool_breaker import AUTH, IN_A_ROW, Breaker
+from nested_rl.compute.pool_breaker import AUTH, FULL, IN_A_ROW, Breaker
 from nested_rl.compute.pool_costs import by_job, by_kind, costs
 from nested_rl.compute.pool_market import LONGEST_REST_S, Market
 from nested_rl.compute.pool_name import LONGEST, PodName
@@ -152,6 +152,28 @@ class TestBreaker:
             assert breaker.error is None
             breaker.rejected(A40, "bad disk", among=[A40, A5000])
         assert isinstance(breaker.error, SettingsError)
+
+    def test_a_pod_that_comes_up_begins_the_count_anew(self):
+        breaker = Breaker()
+        for _ in range(2):
+            for _ in range(IN_A_ROW - 1):
+                breaker.failed("broken")
+            for _ in range(FULL - 1):
+                breaker.no_room(A40)
+            assert breaker.error is None
+            breaker.good()
+        for _ in range(IN_A_ROW):
+            assert breaker.error is None
+            breaker.failed("broken")
+        assert "6 pods in a row" in str(breaker.error)
+
+    def test_a_request_that_is_accepted_begins_the_count_anew(self):
+        breaker = Breaker()
+        for _ in range(2):
+            for _ in range(IN_A_ROW - 1):
+                breaker.rejected(A40, "bad disk", among=[A40, A5000])
+            assert breaker.error is None
+            breaker.taken()
 
     def test_logins_and_the_first_reason(self):
         breaker = Breaker()

@@ -86,6 +86,7 @@ async def test_a_pod_past_its_deadline_is_ended():
         await pool.start()
         await fleet.clock.sleep(20)
         assert fleet.fake.alive() == []
+        assert fleet.connects == ["pod1"]  # and nobody tries to get in again
         await pool.close()
 
     await fleet.clock.run(story())
