@@ -22,8 +22,9 @@ from nested_rl.interfaces import ComputeBackend, InnerTrainer, Machine, Scorer, 
 from nested_rl.jobs.folder import digest
 from nested_rl.matrix import Row
 from nested_rl.meter import Meter
+from nested_rl.report.phrases import money
 from nested_rl.types import Budget, Checkpoint, Draft, Job, JobResult, JobSpec
-from nested_rl.worker import Delivery, told
+from nested_rl.worker import Delivery
 
 log = redact.logger(__name__)
 FAMILY: Final = "calc_chain"
@@ -89,8 +90,9 @@ class Bench:
     async def run(self, on_row: Callable[[Row], None]) -> list[Row]:
         """Every row; `on_row` is told of each as soon as it is there. Everything is given back at the end.
 
-        Raises SettingsError when the job is not valid.
+        Raises SettingsError when the job is not valid, or when settings alone kept everything from being measured.
         """
+        refused: list[str] = []
         meter = Meter(Budget(usd=self.usd), clock=self.clock, write=lambda _: None)
         for kind in self.kinds:
             if hasattr(kind.compute, "metered"):  # it pays for whole machines
@@ -101,13 +103,16 @@ class Bench:
                 bind((self.family,))
         try:
             specs = [await self._spec(base) for base in self.bases]
-            rows = await asyncio.gather(*(self._kind(kind, specs, meter, on_row) for kind in self.kinds))
+            rows = await asyncio.gather(*(self._kind(kind, specs, meter, on_row, refused) for kind in self.kinds))
         finally:
             for held in (*(kind.compute for kind in self.kinds), self.inner, self.scorer):
                 close = getattr(held, "close", None)
                 if close is not None:
                     await close()
-        return [row for of_kind in rows for row in of_kind]
+        found = [row for of_kind in rows for row in of_kind]
+        if refused and not found:
+            raise SettingsError("nothing was measured: " + "; ".join(dict.fromkeys(refused)))
+        return found
 
     async def _spec(self, base: str) -> JobSpec:
         """The job with this base, validated as an agent's is."""
@@ -129,7 +134,12 @@ class Bench:
         )
 
     async def _kind(
-        self, kind: Kind, specs: Sequence[JobSpec], meter: Meter, on_row: Callable[[Row], None]
+        self,
+        kind: Kind,
+        specs: Sequence[JobSpec],
+        meter: Meter,
+        on_row: Callable[[Row], None],
+        refused: list[str],
     ) -> list[Row]:
         rows = []
         for spec in specs:
@@ -137,8 +147,9 @@ class Bench:
             for number in range(self.jobs):
                 try:
                     result, peak = await self._one(kind, evolve(spec, seed=number), meter)
-                except BudgetExceeded as error:
+                except (BudgetExceeded, SettingsError) as error:  # says nothing of the machine: no measurement
                     errors.append(str(error))
+                    refused += [f"{kind.name}: {error}"] if isinstance(error, SettingsError) else []
                     break
                 results.append(result)
                 errors += [result.error] if result.error else []
@@ -151,7 +162,10 @@ class Bench:
         return rows
 
     async def _one(self, kind: Kind, spec: JobSpec, meter: Meter) -> tuple[JobResult, float | None]:
-        """One job on one machine, as a worker runs it. Whatever fails is in the result."""
+        """One job on one machine, as a worker runs it. Whatever fails is in the result.
+
+        Raises BudgetExceeded before it begins, and SettingsError when no machine of this kind will do.
+        """
         name = hashlib.sha256(f"{kind.name}/{spec.base}/{spec.seed}".encode()).hexdigest()[:12]
         pays = not hasattr(kind.compute, "metered")
         meter.reserve(name, kind.usd_per_hour * spec.timeout_s / 3600 if pays else 0.0)
@@ -162,8 +176,6 @@ class Bench:
             result = await delivery.run(
                 kind.compute, lambda asked: self.family.eval_set(asked.task, "hidden", salt="bench", n=self.items)
             )
-        except SettingsError as error:  # no machine of this kind will do
-            result = JobResult(fault="infra", error=told(error))
         finally:
             meter.settle(name, delivery.usd if pays else 0.0, kind="bench")
         return result, inner.made.peak_memory_gib if inner.made is not None else None
@@ -201,12 +213,12 @@ class Bench:
             took = f"{kind.expected_s:.0f} s a job before" if kind.expected_s is not None else "never measured"
             lines.append(
                 f"  {kind.name}: {self.jobs * len(self.bases)} jobs ({', '.join(self.bases)}), ${kind.usd_per_hour:.3f} an hour, "
-                f"{took}, at most {each_s:.0f} s or ${most:.2f} each"
+                f"{took}, at most {each_s:.0f} s or {money(most)} each"
             )
-        limit = f", and no job begins that would exceed ${self.usd:.2f}" if self.usd is not None else ""
+        limit = f", and no job begins that would exceed {money(self.usd)}" if self.usd is not None else ""
         words = "about" if known else "at most about"
         return "\n".join(
-            [*lines, f"in all {words} ${total:.2f} for jobs, and the time that machines take to start{limit}"]
+            [*lines, f"in all {words} {money(total)} for jobs, and the time that machines take to start{limit}"]
         )
 
 

@@ -75,10 +75,14 @@ def read(path: str | os.PathLike[str]) -> tuple[Row, ...]:
 
 
 def write(path: str | os.PathLike[str], rows: Sequence[Row]) -> None:
-    """Write a table, all or nothing. Rows of a table that is there stay, but for those of the same kind and base."""
+    """Write a table, all or nothing. Rows of a table that is there stay, but for those of the same kind and base.
+
+    A row of which no job succeeded takes the place of none of which one did: that was paid for, and is what pools start from.
+    """
     place = Path(path)
-    new = {(row.candidate, row.base): row for row in rows}
     old = read(place) if place.exists() else ()
+    known = {(row.candidate, row.base) for row in old if row.succeeded}
+    new = {(row.candidate, row.base): row for row in rows if row.succeeded or (row.candidate, row.base) not in known}
     kept = [row for row in old if (row.candidate, row.base) not in new]
     table = _Table(format=FORMAT, rows=tuple(sorted([*kept, *new.values()], key=lambda r: (r.candidate, r.base))))
     draft = place.with_name(f".{place.name}.{os.getpid()}")

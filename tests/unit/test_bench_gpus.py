@@ -23,14 +23,16 @@ class Boxes:
 
     max_machines, closed = 1, False
 
-    def __init__(self, usd_per_hour=36.0):
-        self.usd_per_hour, self.lent = usd_per_hour, 0
+    def __init__(self, usd_per_hour=36.0, *, most=9):
+        self.usd_per_hour, self.lent, self.most = usd_per_hour, 0, most
 
     def offers(self):
         return [Need()]
 
     @contextlib.asynccontextmanager
     async def machine(self, need):
+        if self.lent == self.most:
+            raise SettingsError("no such key")
         self.lent += 1
         yield type("Box", (), {"id": f"box-{self.lent}", "usd_per_hour": self.usd_per_hour})()
 
@@ -115,6 +117,16 @@ def test_no_job_begins_that_the_money_does_not_cover(clock):
     assert _run(clock, made(clock, usd=0.5), []) == []
 
 
+def test_settings_that_are_wrong_are_no_measurement(clock):
+    told = []
+    never, once = (Kind(name="NVIDIA A40", compute=Boxes(most=most)) for most in (0, 1))
+    with pytest.raises(SettingsError, match="nothing was measured: NVIDIA A40: no such key"):
+        _run(clock, made(clock, kinds=[never], jobs=2), told)
+    assert told == []
+    (row,) = _run(clock, made(clock, kinds=[once], jobs=3), told)
+    assert (row.jobs, row.succeeded, row.errors) == (1, 1, ("no such key",))
+
+
 def test_the_plan_says_what_it_may_cost(clock):
     known = Kind(name="NVIDIA A40", compute=Boxes(), expected_s=30.0)
     new = Kind(name="2x NVIDIA A40", compute=Boxes(), usd_per_hour=72.0)
@@ -123,6 +135,7 @@ def test_the_plan_says_what_it_may_cost(clock):
     assert "2x NVIDIA A40: 2 jobs (a, b), $72.000 an hour, never measured, at most 100 s or $2.00 each" in text
     assert "in all at most about $4.60" in text
     assert "would exceed $9.00" in text
+    assert "would exceed $0.002" in made(clock, usd=0.002).plan()
 
 
 def test_a_job_without_a_model_is_refused():
@@ -165,14 +178,23 @@ def test_the_command_measures_and_keeps_the_table(tmp_path, monkeypatch, capsys)
 def test_what_cannot_be_asked_for_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("paid.toml").write_text('[inner]\nname = "nano"\n[compute]\nname = "local"\nusd_per_hour = 1.0\n')
+    rented = '[inner]\nname = "nano"\n[compute]\nname = "runpod"\ngpus = [{gpu = "a", gpus = 2}]\n'
+    Path("pods.toml").write_text(rented)
+    monkeypatch.delenv("RUNPOD_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("gpus.json").write_text('{"format": 1, "rows": []}')
     for argv, said in (
         (["NVIDIA A40"], "--job"),
         (["--file", "paid.toml"], "--yes"),
         (["a", "b", "--file", "paid.toml"], "one kind of machine"),
         (["--file", "paid.toml", "--jobs", "0"], "at least 1"),
+        (["--file", "paid.toml", "--usd", "-5"], "usd must be a finite number, 0 or more"),
+        (["NVIDIA A40", "--file", "pods.toml", "--yes"], "no key for Runpod"),
+        (["--file", "pods.toml", "--yes"], "no key for Runpod"),
     ):
         assert cli.main(["bench-gpus", *argv]) == 2
         assert said in capsys.readouterr().err
+        assert matrix.read("gpus.json") == ()
 
 
 def test_whoever_sits_there_is_asked(monkeypatch, clock):

@@ -56,6 +56,14 @@ def test_a_row_is_measured_again_and_the_others_stay(tmp_path):
     assert set(matrix.read(tmp_path / "gpus.json")) == {again, other, NEVER}
 
 
+def test_what_did_not_succeed_replaces_nothing_that_did(tmp_path):
+    failed = Row(candidate="NVIDIA A40", base="small", jobs=1, succeeded=0, errors=("gone",))
+    again = Row(candidate=NEVER.candidate, base="small", jobs=2, succeeded=0)
+    matrix.write(tmp_path / "gpus.json", [A40, NEVER])
+    matrix.write(tmp_path / "gpus.json", [failed, again])
+    assert set(matrix.read(tmp_path / "gpus.json")) == {A40, again}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nested_rl.cli.runfile import RunFile
 
 FOLDER = "~/.nested_rl/runpod-bench"
+RUNPOD: Mapping[str, Any] = {"name": "runpod"}
+"""Where machines come from when no file says it."""
 
 
 def bench_gpus(
@@ -54,18 +56,26 @@ def bench_gpus(
     """
     from nested_rl import matrix, sync
     from nested_rl.cli import runfile
+    from nested_rl.types import Budget
 
+    Budget(usd=usd)  # refuses what is no amount, before anything else
     if jobs < 1 or items < 1:
         raise SettingsError(f"--jobs {jobs} --items {items}: at least 1 of each")
     known = matrix.read(out) if out.exists() else ()
-    bench = made(runfile.read(file) if file is not None else runfile.RunFile(), gpus, known, family=family, job=job)
+    asked = runfile.read(file) if file is not None else runfile.RunFile()
+    bench = made(asked, gpus, known, family=family, job=job)
     bench.jobs, bench.items, bench.usd, bench.bases = jobs, items, usd, base or bench.bases
     print(bench.plan(), flush=True)
-    if dry_run or not (yes or agreed(bench)):
+    if dry_run:
+        return 0
+    require_key(asked.compute or RUNPOD)
+    if not (yes or agreed(bench)):
         return 0
 
     def keep(row: matrix.Row) -> None:  # at once: it was paid for
         matrix.write(out, [row])
+        if row not in matrix.read(out):
+            print(f"{row.candidate} with {row.base}: no job succeeded; the row of before stays", file=sys.stderr)
         for error in row.errors:
             print(f"{row.candidate} with {row.base}: {error}", file=sys.stderr)
 
@@ -84,6 +94,17 @@ def agreed(bench: Bench) -> bool:
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 
+def require_key(table: Mapping[str, Any]) -> None:
+    """Raises SettingsError, or MissingExtra, when pods could not be rented: before anybody is asked, and anything is written."""
+    if table.get("name") == "runpod":
+        from nested_rl.compute.runpod_rest import api_key
+        from nested_rl.compute.ssh_login import library
+
+        if not table.get("key"):
+            api_key()
+        library()
+
+
 def made(asked: RunFile, gpus: Sequence[str], known: Sequence[Any], *, family: str, job: Path | None) -> Bench:
     """The bench of these parts. Raises SettingsError for what does not go together."""
     from nested_rl import bench_gpus, parts, tasks
@@ -95,7 +116,7 @@ def made(asked: RunFile, gpus: Sequence[str], known: Sequence[Any], *, family: s
         raise SettingsError("a full-scale reference job is a folder: --job examples/jobs/calc_chain")
     (chosen,) = tasks.load(family, scale=inner.scale)
     return bench_gpus.Bench(
-        kinds=kinds(asked.compute or {"name": "runpod"}, gpus, known),
+        kinds=kinds(asked.compute or RUNPOD, gpus, known),
         inner=inner,
         scorer=scorer,
         bases=inner.bases,
@@ -115,15 +136,17 @@ def kinds(table: Mapping[str, Any], gpus: Sequence[str], known: Sequence[Any]) -
             raise SettingsError(f"[compute] {name} is one kind of machine; {list(gpus)} names {len(gpus)}")
         told = gpus[0] if gpus else name
         return [Kind(name=told, compute=parts.build("compute", table), expected_s=known_seconds(told, known))]
-    wanted = [str(gpu) for gpu in gpus or table.get("gpus", ())]
+    wanted = list(gpus or table.get("gpus", ()))
     if not wanted:
         raise SettingsError("which GPUs? For example: nested-rl bench-gpus '2x NVIDIA RTX A5000' 'NVIDIA A40'")
     found = []
     for gpu in wanted:
-        folder = Path(str(table.get("folder", FOLDER))) / re.sub(r"\W+", "-", gpu).lower()
+        told = f"{gpu.get('gpus', 1)}x {gpu.get('gpu')}" if isinstance(gpu, dict) else str(gpu)
+        folder = Path(str(table.get("folder", FOLDER))) / re.sub(r"\W+", "-", told).lower()
         settings = {**table, "gpus": [gpu], "max_machines": 1, "folder": str(folder)}
         compute = parts.build("compute", settings)
-        found.append(Kind(name=gpu, compute=compute, usd_per_hour=price(compute), expected_s=known_seconds(gpu, known)))
+        seconds = known_seconds(told, known)
+        found.append(Kind(name=told, compute=compute, usd_per_hour=price(compute), expected_s=seconds))
     return found
 
 
