@@ -165,14 +165,18 @@ async def opened(
             tell=recorder,
         )
         await stack.enter_async_context(workers)
-        yield Session(
-            trainer=hired.trainer,
-            parts=_parts(chosen, hired, meter, workers, alarms, job_seeds=job_seeds),
-            baselines=baselines,
-            meter=meter,
-            workers=workers,
-            alarms=alarms,
-        )
+        try:
+            yield Session(
+                trainer=hired.trainer,
+                parts=_parts(chosen, hired, meter, workers, alarms, job_seeds=job_seeds),
+                baselines=baselines,
+                meter=meter,
+                workers=workers,
+                alarms=alarms,
+            )
+        except BudgetExceeded as error:
+            alarms.set(BUDGET, str(error))  # also the provider's balance
+            raise
 
 
 def _payer(compute: ComputeBackend, meter: Meter, run: RunDir) -> Pay:

@@ -21,6 +21,8 @@ from hypothesis.stateful import (
 from pool_play import A40, A5000, ANY, BIG, R4090, Direct, Fleet, Killed, Lines
 
 from nested_rl.compute import pool_roster
+from nested_rl.compute.pool_costs import ENDING_S, LATE_S
+from nested_rl.compute.pool_roster import BEAT_S
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.errors import NestedRLError
 from nested_rl.waiting import within
@@ -37,6 +39,9 @@ TERMS = Terms(
     max_jobs=4,
 )
 MOST = 3
+LEASE_S = 300.0
+UNSEEN_S = BEAT_S + LATE_S + LEASE_S + ENDING_S
+"""What may be booked at most of the time in which no controller looked, of a pod that has been up."""
 DEAREST = 0.44
 CREATE = ["nocap", 400, 403, 402, 429, 500, "500-after", "hang", "hang-after", 422]
 ODD = {
@@ -66,7 +71,9 @@ class Stories(RuleBasedStateMachine):
 
     def made(self):
         provider = Direct(self.fleet, self.lines)
-        return self.fleet.pool(A5000, A40, R4090, lines=self.lines, provider=provider, max_machines=MOST, terms=TERMS)
+        return self.fleet.pool(
+            A5000, A40, R4090, lines=self.lines, provider=provider, max_machines=MOST, terms=TERMS, alone_s=LEASE_S
+        )
 
     def do(self, work):
         return self.loop.run_until_complete(self.fleet.clock.run(work, settle=25))
@@ -137,14 +144,23 @@ class Stories(RuleBasedStateMachine):
         task.cancel()
         self.do(asyncio.wait({task}))
 
-    @rule(down_s=st.sampled_from([0.0, 30.0, 600.0]))
+    @rule(down_s=st.sampled_from([0.0, 30.0, 600.0, 3 * 86400.0]))
     def the_controller_is_killed(self, down_s):
         """And so the queue delivers its jobs again."""
         self.lines.dead = True
         tasks = [task for task, *_ in self.jobs.values()]
         self.do(self.fleet.killed(self.pool, *tasks))
-        self.do(self.fleet.clock.sleep(down_s))
-        self.slack_s += (down_s + 60.0) * MOST
+        self.do(self.fleet.clock.sleep(min(down_s, LEASE_S)))
+        if down_s >= LEASE_S:
+            for pod in self.alive():
+                self.fleet.fake.lose(pod)
+                self.lost.add(pod.id)
+            up = {line["pod"] for line in self.lines if line["state"] == "preflight"}
+            for pod in self.pool.roster.alive():
+                most_s = UNSEEN_S if str(pod.name) in up else TERMS.ttl_s + ENDING_S
+                self.slack_s += min(down_s, most_s)
+        self.do(self.fleet.clock.sleep(max(0.0, down_s - LEASE_S)))
+        self.slack_s += 60.0 * MOST
         self.lines, self.pool = Lines(self.lines), None
         self.pool = self.made()
         for name, (task, *job) in list(self.jobs.items()):

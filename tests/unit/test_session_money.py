@@ -279,6 +279,8 @@ async def test_when_none_is_left_the_run_ends_and_goes_on_when_there_is_money_ag
 
     with pytest.raises(BudgetExceeded, match="top it up"):
         await rented.go(steps=4, meanwhile=no_money)
+    told = [event["message"] for event in RunDir.open(tmp_path / "run").events("alarm") if event["name"] == "budget"]
+    assert ["top it up" in message for message in told] == [True]
     rented.fleet.fake.faults.clear()
     assert len((await rented.go(steps=4)).metrics) == 4
     rented.whole()
