@@ -93,12 +93,7 @@ class Sshd:
         found, new = [], [self.process.pid] if self.process is not None else []
         while new:
             found += new
-            new = [
-                int(child)
-                for pid in new
-                for task in Path(f"/proc/{pid}/task").glob("*/children")
-                for child in _read(task).split()
-            ]
+            new = [child for pid in new for child in _children(pid)]
         return found
 
     def signal(self, number: int) -> None:
@@ -125,11 +120,14 @@ class Sshd:
         self.process = None
 
 
-def _read(path: Path) -> str:
+def _children(pid: int) -> list[int]:
+    """None of a process that ends meanwhile."""
     try:
-        return path.read_text()
+        return [
+            int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
+        ]
     except OSError:
-        return ""
+        return []
 
 
 def _free_port() -> int:
