@@ -12,7 +12,8 @@ import attrs
 import pytest
 
 from nested_rl.clock import SystemClock
-from nested_rl.compute.pool_roster import Roster
+from nested_rl.compute.pool_costs import ENDING_S, LATE_S
+from nested_rl.compute.pool_roster import BEAT_S, Roster
 from nested_rl.rundir import Log
 
 LEASE_S = 6.0
@@ -108,9 +109,12 @@ async def test_without_a_successor_its_pods_end_themselves(alone, state, moment)
     world = scene.world
     await world.until(lambda: not world.fake.alive(), LEASE_S + 60)
     assert len(world.fake.pods) == ((state, moment) in MADE)
+    meant = [row for row in Log(world.folder / "pods.jsonl").rows() if row["state"] == "intent"]
+    assert all(row["alone_s"] >= LEASE_S for row in meant)
     assert all(pod.ended_at <= scene.killed_at + LEASE_S + 60 for pod in world.fake.pods.values())
     world.compute()._opened()  # it closes, and with it whatever it has found
-    unseen_s, unknown = world.fake.now() - scene.killed_at, (state, moment) == ("creating", "later")
+    unknown, bound_s = (state, moment) == ("creating", "later"), BEAT_S + LATE_S + LEASE_S + ENDING_S
+    unseen_s = min(world.fake.now() - scene.killed_at, bound_s)
     await world.settled(most=1, unseen_s=unseen_s, unknown=unknown)
     assert scene.roster.alive() == []
 
