@@ -16,7 +16,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import httpx
@@ -32,6 +32,8 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 log = redact.logger(__name__)
 
 _LONGEST_WAIT_S: Final = 60.0
+_LEAST_WAIT_S: Final = 1.0
+"""A server that asks for less is not believed."""
 _ROOM_BYTES: Final = 4 * 2**20
 """What an answer may hold besides the tokens that were asked for."""
 _BYTES_A_TOKEN: Final = 256
@@ -205,7 +207,7 @@ class Endpoint:
         if answer.headers.get("content-encoding", "identity").lower() != "identity":
             raise Unavailable(f"{self.base_url}: the answer is compressed, which it was not asked to be")
         read = bytearray()
-        async for part in answer.aiter_raw():
+        async for part in _parts(answer):
             read += part
             if len(read) > most_bytes:
                 mib = most_bytes / 2**20
@@ -280,11 +282,11 @@ class Endpoint:
 
 
 def _pause(state: RetryCallState) -> float:
-    """Longer each time, with jitter, and as long as the server asks for: one that asks for no pause gets one all the same."""
+    """As long as the server asks for, else longer each time, with jitter; so too if it asks for next to none."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.wait_s if isinstance(error, Unavailable) else None
     own = min(_LONGEST_WAIT_S, float(2 ** min(state.attempt_number - 1, 10))) * random.uniform(0.5, 1.0)
-    return max(own, asked or 0.0)
+    return own if asked is None or asked < _LEAST_WAIT_S else asked
 
 
 def _retry_after_s(value: str, *, now_s: float) -> float | None:
@@ -307,6 +309,15 @@ def _parsed(response: httpx.Response) -> JSON:
         return response.json()
     except (ValueError, RecursionError):
         return None
+
+
+async def _parts(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """As they come; of a transport that had them all at once, all at once."""
+    if answer.is_stream_consumed:
+        yield answer.content
+        return
+    async for part in answer.aiter_raw():
+        yield part
 
 
 def _reason(text: str) -> str:
