@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import shlex
@@ -186,7 +187,11 @@ async def take(connection: asyncssh.SSHClientConnection, host: Host, *, owner: s
     """
     code = f"import sys; sys.argv[1:] = {[host.folder, owner, str(lease_s)]!r}; exec({BOOT!r})"
     command = f"exec {shlex.quote(host.python)} -I -c {shlex.quote(code)}"
-    done = await connection.run(command, input=agent(), encoding=None, check=False)
+    async with connection.create_process(command, encoding=None) as started:
+        with contextlib.suppress(BrokenPipeError):  # a python that will not do has ended: it is told below, by its status
+            started.stdin.write(agent())
+            started.stdin.write_eof()
+        done = await started.wait(check=False)
     out, err = (_text(done.stdout).strip(), _text(done.stderr).strip())
     base, _, other = out.rpartition(SAID)[2].partition("\n")
     if done.exit_status == TAKEN:
