@@ -188,7 +188,7 @@ async def take(connection: asyncssh.SSHClientConnection, host: Host, *, owner: s
     code = f"import sys; sys.argv[1:] = {[host.folder, owner, str(lease_s)]!r}; exec({BOOT!r})"
     command = f"exec {shlex.quote(host.python)} -I -c {shlex.quote(code)}"
     async with connection.create_process(command, encoding=None) as started:
-        with contextlib.suppress(BrokenPipeError):  # a python that will not do has ended: it is told below, by its status
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: its status tells why
             started.stdin.write(agent())
             started.stdin.write_eof()
         done = await started.wait(check=False)
