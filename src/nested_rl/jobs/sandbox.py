@@ -142,10 +142,12 @@ def _spawn(nursery: Nursery, files: Mapping[str, str], limits: Limits, settings:
         request = {"cpu_s": limits.cpu_s, "memory_bytes": limits.memory_mib << 20, "log_bytes": limits.log_bytes}
         try:
             end = nursery.spawn(request, [theirs.fileno(), log.fileno()])
-        except OSError as error:
+        except BaseException as error:
             log.close()
             ours.close()
-            raise SandboxUnavailable(f"no environment could be started: {error}") from error
+            if isinstance(error, OSError):
+                raise SandboxUnavailable(f"no environment could be started: {error}") from error
+            raise
     environment = Environment(end, ours, log, limits)
     try:
         data = {name: text for name, text in files.items() if name.startswith("data/")}
