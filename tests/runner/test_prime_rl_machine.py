@@ -183,7 +183,7 @@ async def test_what_was_trained_until_then_is_scored(machine, base, stop, how, l
 
 async def test_a_full_disk_is_the_fault_of_who_filled_it(machine, base):
     order = make_order(base, at_1=["fill"])
-    with pytest.raises(AgentFault, match="filled [5-9] MiB of disk"):
+    with pytest.raises(AgentFault, match=r"filled [5-9] MiB of disk"):
         await launch(machine, order, terms=terms(job_bytes=4 << 20))
     with pytest.raises(InfraFault, match=r"MiB of disk are free, and the job uses only \d+ MiB"):
         await launch(machine, order, terms=terms(spare_bytes=1 << 60))
