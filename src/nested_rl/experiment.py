@@ -365,7 +365,7 @@ class Experiment(Choice):
             else:
                 agent, label = _named(policy)
             conditions = self._conditions(families, seed)
-            counting = stack.enter_context(Counting(label, quiet=quiet))
+            counting = stack.enter_context(Counting(f"evaluating {label}", "episodes", quiet=quiet))
             own = None if isinstance(policy, str) else policy
             silent: Watcher = lambda event, fields: None  # noqa: ARG005, E731
             async with (

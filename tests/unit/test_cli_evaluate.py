@@ -202,7 +202,7 @@ def test_a_terminal_sees_how_far_it_is_in_one_line_that_goes_away(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     for shown in (False, True):
         file = Terminal() if shown else io.StringIO()
-        with Counting("runs/a-long-name/pilot@best", file=file) as counting:
+        with Counting("evaluating runs/a-long-name/pilot@best", "episodes", file=file) as counting:
             counting(3, 48)
         assert "\n" not in file.getvalue()
         lines = file.getvalue().split("\r")
@@ -210,10 +210,10 @@ def test_a_terminal_sees_how_far_it_is_in_one_line_that_goes_away(monkeypatch):
         assert max(map(len, lines)) <= 29
         assert file.getvalue() == "" or lines[-2:] == [" " * 29, ""]
     file = Terminal()
-    with Counting("RUN@best", quiet=True, file=file) as counting:
+    with Counting("evaluating RUN@best", "episodes", quiet=True, file=file) as counting:
         counting(1, 2)
     assert file.getvalue() == ""
-    with Counting("RUN@best", file=Closed()) as counting:
+    with Counting("evaluating RUN@best", "episodes", file=Closed()) as counting:
         counting(1, 2)  # does not raise
 
 

@@ -256,7 +256,7 @@ def test_whoever_waits_at_a_terminal_sees_the_simulations_counted(monkeypatch, t
     plan = make(setting(), told(), quiet=quiet)
     said = told_to.getvalue()
     if terminal and not quiet:
-        assert "Simulating the run" in said
+        assert "simulating the run" in said
         assert f"of {3 + len(plan.what_ifs)} times" in said
     else:
         assert said == ""

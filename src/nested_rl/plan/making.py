@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -10,10 +11,10 @@ from attrs import evolve
 from nested_rl.errors import NestedRLError, SettingsError
 from nested_rl.plan.figures import Assumptions, End
 from nested_rl.plan.missing import Missing
-from nested_rl.plan.progress import counted
 from nested_rl.plan.published import published
 from nested_rl.plan.simulate import Setting, Simulated, simulate
 from nested_rl.plan.value import Plan, Span, WhatIf
+from nested_rl.report.counting import Counting
 from nested_rl.report.phrases import count
 from nested_rl.types import Budget
 
@@ -40,7 +41,12 @@ def make(
     Raises SettingsError when a run that goes as assumed would stop by itself.
     """
     changes = list(_changes(setting, told))
-    with counted(3 + len(changes), quiet=quiet) as one_more:
+    done = itertools.count(1)
+    with Counting("simulating the run", "times", quiet=quiet) as counting:
+
+        def one_more() -> None:
+            counting(next(done), 3 + len(changes))
+
         middle = _run(setting, told)
         one_more()
         ends, stopped = _ends(setting, told, one_more)

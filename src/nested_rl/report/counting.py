@@ -11,22 +11,22 @@ from typing import Self, TextIO
 class Counting:
     """Counts on stderr, in one line that is gone at the end. Not in a terminal, or `quiet`, it writes nothing. It never raises.
 
-    >>> with Counting("RUN@best", quiet=True) as counting:
+    >>> with Counting("evaluating RUN@best", "episodes", quiet=True) as counting:
     ...     counting(3, 48)
     """
 
-    def __init__(self, label: str, *, quiet: bool = False, file: TextIO | None = None) -> None:
-        self._label = label
+    def __init__(self, doing: str, what: str, *, quiet: bool = False, file: TextIO | None = None) -> None:
+        self._doing, self._what = doing, what
         self._file = file or sys.stderr
         self._shown = not quiet and self._file.isatty()
         self._width = 0
 
     def __call__(self, done: int, of: int) -> None:
-        """So many episodes are there, of so many."""
-        self._write(f"evaluating {self._label}: {done} of {of} episodes")
+        """So many are there, of so many."""
+        self._write(f"{self._doing}: {done} of {of} {self._what}")
 
     def __enter__(self) -> Self:
-        self._write(f"evaluating {self._label}: getting ready")
+        self._write(f"{self._doing}: getting ready")
         return self
 
     def __exit__(self, *_: object) -> None:
