@@ -11,10 +11,12 @@ import json
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from nested_rl.compute import ray_actor
+from nested_rl.compute.relay import relayed
 from nested_rl.compute.ssh_link import raised
 from nested_rl.compute.ssh_login import AGENT, Host, agent
 from nested_rl.errors import MachineLost, MissingExtra, SettingsError
@@ -67,30 +69,14 @@ class RayLink:
             raise MachineLost(f"{self.host.address}: {error}") from None
         return told, body
 
-    @contextlib.asynccontextmanager
-    async def forward(self, port: int) -> AsyncIterator[int]:
+    def forward(self, port: int) -> AbstractAsyncContextManager[int]:
         """A local port; each connection to it goes on, through the actor, to `port` of its node."""
-        carried: set[asyncio.Task[None]] = set()
 
         async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            carried.add(task)
-            try:
-                with contextlib.suppress(OSError, MachineLost):
-                    await self._carry(port, reader, writer)
-            finally:
-                carried.discard(task)
-                writer.close()
+            with contextlib.suppress(OSError, MachineLost):
+                await self._carry(port, reader, writer)
 
-        server = await asyncio.start_server(carry, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
-            for task in list(carried):
-                task.cancel()
-            await asyncio.gather(*carried, return_exceptions=True)
+        return relayed(carry)
 
     async def close(self) -> None:
         """End everything that runs there, and the actor. Of an actor that does not answer, Ray or its death ends the rest."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nested_rl.clock import Clock
 from nested_rl.compute.host import CHUNK_BYTES
+from nested_rl.compute.relay import relayed
 from nested_rl.compute.ssh_login import Host, library, login, owner, runs, take
 from nested_rl.errors import InfraFault, MachineLost, NestedRLError, SettingsError
 from nested_rl.waiting import within
@@ -116,38 +119,17 @@ class Link:
             raised(told)
             return told, body
 
-    @contextlib.asynccontextmanager
-    async def forward(self, port: int) -> AsyncIterator[int]:
+    def forward(self, port: int) -> AbstractAsyncContextManager[int]:
         """A local port; each connection to it goes on to `port` of the machine, over whichever SSH connection there is."""
-        servers: set[asyncio.Task[None]] = set()
-
-        async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            servers.add(task)
-            try:
-                await self._carry(port, reader, writer)
-            finally:
-                servers.discard(task)
-                writer.close()
-
-        server = await asyncio.start_server(carry, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
-            for task in list(servers):
-                task.cancel()
-            await asyncio.gather(*servers, return_exceptions=True)
+        return relayed(functools.partial(self._carry, port))
 
     async def close(self) -> None:
         """End the host program, and with it everything that runs there. A machine that does not answer ends by its lease."""
         self._closed = True
         with contextlib.suppress(OSError, EOFError, NestedRLError, asyncio.TimeoutError, library().Error):
             async with asyncio.timeout(10):
-                if (
-                    self._taking is not None and not self._base
-                ):  # cut off while it began: what begins there holds the machine
+                if self._taking is not None and not self._base:
+                    # Cut off while it began: what begins there holds the machine.
                     self._base = await self._taking
                     self._drop()
                 if self._base:
