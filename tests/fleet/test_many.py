@@ -15,7 +15,7 @@ from nested_rl.worker import Workers
 PODS, JOBS = 16, 40
 SHORT_S, LONG_S = (0.3, 4.0)
 HURT = ("job3", "job7", "job11")
-"""Long ones, so that there is time to hurt them."""
+"""They wait for what happens to them, however long it takes to begin all three."""
 ITEMS = EvalSet(family="f", difficulty=1, split="hidden", items=(Item(prompt="1+1?", answer="2", key="k"),), digest="d")
 
 
@@ -26,8 +26,9 @@ class Waits:
         self.world, self.on = world, {}
 
     async def train(self, job, machine):
+        seconds = 600 if job.key in HURT and job.key not in self.on else job.spec.files["seconds"]
         self.on[job.key] = self.world.pod(machine)
-        done = await machine.run(self.world.program(job.key, job.spec.files["seconds"]))
+        done = await machine.run(self.world.program(job.key, seconds))
         assert done.returncode == 0, done
         return Checkpoint(path=machine.root, base="nano-s", work=1.0, work_limit=1.0)
 
@@ -43,7 +44,7 @@ class Looks:
 
 def seconds(number):
     """Of mixed length, the same every time."""
-    return 7.0 if f"job{number}" in HURT else random.Random(number).uniform(SHORT_S, LONG_S)
+    return random.Random(number).uniform(SHORT_S, LONG_S)
 
 
 async def test_sixteen_pods_forty_jobs_two_lost_one_frozen_and_capacity_refused(world):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nested_rl.clock import SystemClock
-from nested_rl.compute import ssh, ssh_link
+from nested_rl.compute import ssh, ssh_link, ssh_login
 from nested_rl.compute.ssh import SSHCompute
 from nested_rl.compute.ssh_login import owner
 from nested_rl.errors import MachineLost, SettingsError
@@ -143,8 +143,10 @@ async def test_a_frozen_host_is_noticed_by_keepalives(compute):
         host.signal(signal.SIGCONT)
 
 
-async def test_a_host_whose_shell_stands_still_is_given_up(compute, monkeypatch):
+@pytest.mark.parametrize("size", [1 << 12, 1 << 20], ids=["taken in", "left in the pipe"])
+async def test_a_host_whose_shell_stands_still_is_given_up(compute, monkeypatch, size):
     monkeypatch.setattr(ssh_link, "START_S", 2.0)
+    monkeypatch.setattr(ssh_login, "agent", lambda: bytes(size))
     backend, (host,) = await compute()
     slow = host.folder / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 600\n")

@@ -130,18 +130,19 @@ class Link:
             async with asyncio.timeout(10):
                 if self._taking is not None and not self._base:
                     # Cut off while it began: what begins there holds the machine.
-                    self._base = await self._taking
+                    # Shielded: cancelled, it would wait for the far shell to close, which one that stands still never does.
+                    self._base = await asyncio.shield(self._taking)
                     self._drop()
                 if self._base:
                     await self._connect()  # the line may have broken since
                 await self._ask_once({"op": "end"}, b"")
                 if self._listening is not None:
                     await self._listening  # the host program closes the socket when everything has ended
+        self._drop()
         tasks = [task for task in (self._taking, self._listening, self._beating) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._drop()
 
     # ---- the wire
 
