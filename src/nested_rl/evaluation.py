@@ -218,8 +218,7 @@ async def evaluate(
     """One episode a task, all at once; recorded under evals/<name>/. What is there already and counts is kept.
 
     So a masked episode is tried again when the same is asked again, alone, and an evaluation that was stopped goes on. `tell` hears how
-    many episodes are there, of how many. Raises SupervisionError when every episode failed for reasons that are not the agent's: that
-    says nothing of the agent.
+    many episodes are there, of how many. Raises SupervisionError when every episode failed for reasons not the agent's.
     """
     done = run.evals().get(name)
     grader = baselines.grader(*(f.name for f in families))
@@ -237,15 +236,10 @@ async def evaluate(
 
     async def one(index: int, seat: Policy) -> None:
         place = Place(group=index, member=0, version=policy.version, seed=derived("eval", seed, tasks[index].id, index))
+        hidden, dev = (scores[index][split] for split in ("hidden", "dev"))
+        leave = getattr(seat, "close", lambda: None)
         told = await run_episode(
-            tasks[index],
-            seat,
-            place,
-            parts,
-            hidden=scores[index]["hidden"],
-            dev=scores[index]["dev"],
-            deadline_s=deadline_s,
-            leave=getattr(seat, "close", lambda: None),
+            tasks[index], seat, place, parts, hidden=hidden, dev=dev, deadline_s=deadline_s, leave=leave
         )
         run.write_episode(told.episode, files=told.files, under=_episodes_of(name))
         episodes[index] = told.episode

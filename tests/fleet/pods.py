@@ -12,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 from fake_runpod import KEY
-from runpod_server import Server, _of, _tree
+from processes import told_of, tree
+from runpod_server import Server
 
 from nested_rl.clock import SystemClock
 from nested_rl.compute.pool_terms import Terms
@@ -136,7 +137,7 @@ class World:
     def pids(self, pod) -> list[int]:
         """Everything that runs on a pod, also what has left its shell."""
         process = self.server.processes.get(pod.id)
-        return sorted({*(_tree(process.pid) if process else ()), *_of(self.server.home(pod))})
+        return sorted({*(tree(process.pid) if process else ()), *told_of(self.server.home(pod))})
 
     def signal(self, pids, number) -> None:
         for pid in pids:

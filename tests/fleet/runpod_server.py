@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from fake_runpod import FakePod, FakeRunpod
+from processes import free_port, told_of, tree
 
 
 class Server:
@@ -43,7 +42,7 @@ class Server:
             self._end(pod)
 
     def _boot(self, pod: FakePod) -> None:
-        port = _free_port()
+        port = free_port()
         self.home(pod).mkdir(parents=True)
         env = {
             **pod.body["env"],
@@ -80,7 +79,7 @@ class Server:
         process = self.processes.pop(pod.id, None)
         if process is None:
             return
-        there = {*_tree(process.pid), *_of(self.home(pod))}
+        there = {*tree(process.pid), *told_of(self.home(pod))}
         while there:  # what was started meanwhile goes too
             for pid in there:
                 try:
@@ -88,7 +87,7 @@ class Server:
                 except ProcessLookupError:
                     continue
             process.wait()
-            there = set(_of(self.home(pod)))
+            there = set(told_of(self.home(pod)))
 
     def _handler(self):
         server = self
@@ -118,36 +117,3 @@ class Server:
                 """Nothing on the terminal."""
 
         return Handler
-
-
-def _tree(leader: int) -> list[int]:
-    """A process and all that come from it."""
-    found, new = [], [leader]
-    while new:
-        found += new
-        tasks = [task for pid in new for task in Path(f"/proc/{pid}/task").glob("*/children")]
-        new = [int(child) for task in tasks for child in _read(task).split()]
-    return found
-
-
-def _of(home: Path) -> list[int]:
-    """Processes that were told of a pod's own folder. A mere name could be part of anybody's command line."""
-    own = re.compile(re.escape(os.fsencode(home)) + rb"(?![^/\0\s])")
-    return [
-        int(folder.name)
-        for folder in Path("/proc").glob("[0-9]*")
-        if own.search(_read(folder / "environ") + b"\0" + _read(folder / "cmdline")) and int(folder.name) != os.getpid()
-    ]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -7,12 +7,12 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import asyncssh
+from processes import free_port, tree
 
 from nested_rl.compute.ssh_login import Host
 from nested_rl.types import Need
@@ -54,7 +54,7 @@ class Sshd:
         (folder / "host_key").chmod(0o600)
         self.host_key = host.export_public_key().decode().strip()
         shutil.copy(f"{self.key}.pub", folder / "authorized")
-        self.port = _free_port()
+        self.port = free_port()
         (folder / "config").write_text(CONFIG.format(port=self.port, folder=folder))
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -90,11 +90,7 @@ class Sshd:
 
     def tree(self) -> list[int]:
         """The listener and the sessions, not what runs apart from them."""
-        found, new = [], [self.process.pid] if self.process is not None else []
-        while new:
-            found += new
-            new = [child for pid in new for child in _children(pid)]
-        return found
+        return tree(self.process.pid) if self.process is not None else []
 
     def signal(self, number: int) -> None:
         for pid in self.tree():
@@ -118,19 +114,3 @@ class Sshd:
             self.signal(signal.SIGKILL)
             self.process.wait()
         self.process = None
-
-
-def _children(pid: int) -> list[int]:
-    """None of a process that ends meanwhile."""
-    try:
-        return [
-            int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
-        ]
-    except OSError:
-        return []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -196,3 +196,10 @@ def test_the_key_is_found_where_the_providers_tools_keep_it(tmp_path):
 def test_candidates_that_name_no_gpu_are_refused(text):
     with pytest.raises(SettingsError):
         Candidate.read(text)
+
+
+def test_a_candidate_has_the_memory_of_its_gpu_unless_told():
+    assert Candidate(gpu="NVIDIA A40").offer.gpu_memory_gib == 48
+    assert Candidate(gpu="My GPU", gpu_memory_gib=141).offer.gpu_memory_gib == 141
+    with pytest.raises(SettingsError, match="'My GPU': its memory is not known here"):
+        Candidate(gpu="My GPU")

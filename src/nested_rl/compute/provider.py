@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from nested_rl.errors import InfraFault, SettingsError
 from nested_rl.types import Need
@@ -83,7 +83,7 @@ _NO_CAPACITY: Final = (
 
 @frozen(kw_only=True)
 class Candidate:
-    """One way to rent: so many GPUs of one kind in one cloud.
+    """One way to rent: so many GPUs of one kind in one cloud. Without `gpu_memory_gib` it has what `GPU_MEMORY_GIB` says of one.
 
     >>> Candidate.read("2x NVIDIA RTX A5000")[0].gpus
     2
@@ -92,8 +92,15 @@ class Candidate:
     gpu: str
     gpus: int = 1
     cloud: Cloud = "secure"
-    gpu_memory_gib: float = 0.0
+    gpu_memory_gib: float = field()
     disk_gib: int = 80
+
+    @gpu_memory_gib.default
+    def _known(self) -> float:
+        memory = GPU_MEMORY_GIB.get(self.gpu)
+        if memory is None:
+            raise SettingsError(f"{self.gpu!r}: its memory is not known here; give Candidate(gpu=…, gpu_memory_gib=…)")
+        return memory
 
     @functools.cached_property
     def offer(self) -> Need:
@@ -106,17 +113,14 @@ class Candidate:
         return f"{self.gpus}x {self.gpu} ({self.cloud})"
 
     @classmethod
-    def read(cls, text: str, *, memory_gib: float | None = None) -> tuple[Candidate, Candidate]:
+    def read(cls, text: str) -> tuple[Candidate, Candidate]:
         """Both clouds of `[Nx ]GPU NAME`."""
         count, times, rest = text.strip().partition("x ")
         gpus, gpu = (int(count), rest.strip()) if times and count.isdigit() else (1, text.strip())
         if not gpu or gpus < 1:
             raise SettingsError(f"{text!r} names no GPU; write '2x NVIDIA RTX A5000' or 'NVIDIA A40'")
-        memory = GPU_MEMORY_GIB.get(gpu) if memory_gib is None else memory_gib
-        if memory is None:
-            raise SettingsError(f"{gpu!r}: its memory is not known here; give Candidate(gpu=…, gpu_memory_gib=…)")
-        one = cls(gpu=gpu, gpus=gpus, cloud="community", gpu_memory_gib=memory)
-        return one, cls(gpu=gpu, gpus=gpus, cloud="secure", gpu_memory_gib=memory)
+        one = cls(gpu=gpu, gpus=gpus, cloud="community")
+        return one, evolve(one, cloud="secure")
 
 
 GPU_MEMORY_GIB: Mapping[str, float] = {
