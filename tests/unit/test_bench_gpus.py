@@ -178,7 +178,7 @@ def test_the_command_measures_and_keeps_the_table(tmp_path, monkeypatch, capsys)
 def test_what_cannot_be_asked_for_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("paid.toml").write_text('[inner]\nname = "nano"\n[compute]\nname = "local"\nusd_per_hour = 1.0\n')
-    rented = '[inner]\nname = "nano"\n[compute]\nname = "runpod"\ngpus = [{gpu = "a", gpus = 2}]\n'
+    rented = '[inner]\nname = "nano"\n[compute]\nname = "runpod"\ngpus = [{gpu = "a", gpus = 2, gpu_memory_gib = 24}]\n'
     Path("pods.toml").write_text(rented)
     monkeypatch.delenv("RUNPOD_API_KEY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

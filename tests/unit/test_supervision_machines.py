@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from nested_rl.compute import LocalCompute, orphans
+from nested_rl.jobs import nursery
 from nested_rl.jobs.sandbox import EnvironmentCrashed, Limits, SandboxUnavailable, Zygote
 from nested_rl.types import Need
 
@@ -70,8 +71,11 @@ def reward(prompt, completion, answer):
 """
 
 
-def test_closing_a_sandbox_does_not_wait_for_a_job_that_sleeps():
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("_", range(10))  # each meets the threads at another moment
+def test_closing_a_sandbox_does_not_wait_for_a_job_that_sleeps(monkeypatch, _):
     """Whoever stops a run would wait out the probe's deadline; here there is none."""
+    monkeypatch.setattr(nursery, "_CALL_S", 1e6)
     zygote = Zygote(kit=False)
     environment = zygote.spawn({"environment.py": SLEEPY}, Limits(call_s=1e6))
     asleep = zygote.threads.submit(environment.examples, 0, 1)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,10 @@ class Nursery:
 
     def close(self) -> None:
         """Hang up, and see it dead."""
-        self._control.close()
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for a reply, which closing would not
+        with self._lock:  # a descriptor that is closed under somebody's hands may be another one's by then
+            self._control.close()
         self._keeper.join(2.0)
         if self._keeper.is_alive() and self._process is not None:
             self._process.kill()
