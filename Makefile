@@ -33,7 +33,7 @@ test: $(VENV)/.dev  ## fast tests, offline, under 5 minutes
 
 test-all: test test-slow test-tinker test-vllm test-verifiers test-fleet test-ray test-browser  ## the real components too, each tier in a venv of its own
 
-test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed
+test-slow: $(VENV)/.dev  ## whole pilots, killed and resumed; every page's code
 	$(BIN)/python -m pytest -q -m "slow and not ($(subst  or slow,,$(TIERS)))"
 
 # A tier's packages are in tests/tiers/NAME.txt; its venv is made anew only when these change.

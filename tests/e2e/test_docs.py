@@ -54,7 +54,14 @@ def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=named)
+def _runnable() -> list:
+    """Pages with code. The first ones that anybody reads are fast tests; all guides take a minute."""
+    first = {ROOT / "README.md", ROOT / "docs" / "quickstart.md"}
+    pages = [page for page in PAGES if blocks(page, "python")]
+    return [pytest.param(page, marks=() if page in first else pytest.mark.slow, id=named(page)) for page in pages]
+
+
+@pytest.mark.parametrize("page", _runnable())
 def test_python_blocks_run(page, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, page],
