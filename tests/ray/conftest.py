@@ -1,6 +1,5 @@
 """The Ray tier: a real cluster of several nodes on this computer, whose GPUs are declared. Skipped, with the reason, without Ray."""
 
-import os
 import shutil
 import sys
 import tempfile
@@ -27,13 +26,16 @@ def cluster():
     """A head without room for machines, where this program is, and two nodes with one CPU and one GPU each."""
     from nodes import Nodes
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     folder = tempfile.mkdtemp(prefix="nrl-ray-")  # short: it holds sockets
-    nodes = Nodes(folder)
-    try:
-        for _ in range(2):
-            nodes.add(num_cpus=1, num_gpus=1)
-        yield nodes
-    finally:
-        nodes.end()
-        shutil.rmtree(folder, ignore_errors=True)
+    (Path(folder) / "ray").mkdir()  # where Ray writes which cluster is the current one; it makes no such folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", folder)
+        nodes = Nodes(folder)
+        try:
+            for _ in range(2):
+                nodes.add(num_cpus=1, num_gpus=1)
+            yield nodes
+        finally:
+            nodes.end()
+            shutil.rmtree(folder, ignore_errors=True)
