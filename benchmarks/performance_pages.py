@@ -345,10 +345,9 @@ SECTIONS: Sequence[Section] = (
         tables=outer_tables,
         verdict=outer_verdict,
         limit=(
-            "What limits it next. How the waits divide (groups are trained in order, so the last job of a group may hold up a step; the journal, the "
-            "queue and rewards are synced to the disk) was not measured apart. Of the controller's own time, writing episodes as JSON is the most "
-            "besides the report, which is written again during the run and may take a twentieth of a core: on a busy computer, where a run takes "
-            "longer, that is more of it."
+            "What limits it next. Groups are trained in order and a validation ends with its last job, so now and then fewer jobs are under way than "
+            "there are cores (the last row); how much each of these waits takes was not measured apart. Of the controller's own time, writing "
+            "episodes as JSON is the most besides the report, which is written again during the run and may take 3 % of a core."
         ),
     ),
     Section(

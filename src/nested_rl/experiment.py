@@ -35,12 +35,12 @@ from nested_rl.worker import told
 
 if TYPE_CHECKING:
     from nested_rl.plan import Assumptions, Plan
+    from nested_rl.report.digest import Digest
 
 PILOT = ("calc_chain", "string_pipeline", "dispatch")
 MAY_CHANGE = ("steps", "eval_every", "keep_checkpoints", "budget", "alarms", "nested_rl", "parts.compute")
-"""What may differ when a run is gone on with: more steps, a larger budget, other alarms or machines, a newer version of the package.
-
-While no step is done, another reward too (repay.py)."""
+"""What may differ when a run is gone on with: more steps, a larger budget, other alarms or machines, a newer version of the package;
+while no step is done, another reward too (repay.py)."""
 
 
 @arguments.known
@@ -203,9 +203,9 @@ class Experiment(Choice):
                 await session.workers.supervise(loop.run())
         if alarms is not None:
             alarms.set(TRACKER, trackers.trouble)  # what came of the last step is known when they are closed
-        report.last()
+        digest = report.last()
         run.journal.append({"t": self.clock.now(), "event": "run.finished"}, sync=True)
-        self._say(run, quiet=quiet)
+        self._say(run, digest, quiet=quiet)
 
     @contextlib.asynccontextmanager
     async def _failure_told(self, run: RunDir) -> AsyncIterator[None]:
@@ -223,12 +223,12 @@ class Experiment(Choice):
             raise
 
     @staticmethod
-    def _say(run: RunDir, *, quiet: bool) -> None:
+    def _say(run: RunDir, digest: Digest | None = None, *, quiet: bool) -> None:
         """The summary is what a script's user waits for."""
         from nested_rl.report.page import summary
 
         if not quiet:
-            print(wrapping.fitted(summary(run)))  # noqa: T201
+            print(wrapping.fitted(summary(run, digest)))  # noqa: T201
 
     def _schedule(
         self,

@@ -17,7 +17,7 @@ import secrets
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -368,12 +368,14 @@ class RunDir:
         """A whole episode, or None if it was never finished."""
         return _read_episode(self.episode_dir(group, member, under=under))
 
-    def episodes(self, *, under: str = "episodes", left_out: dict[str, str] | None = None) -> Iterator[Episode]:
-        """Every whole episode, by group and member.
+    def episodes(
+        self, *, under: str = "episodes", left_out: dict[str, str] | None = None, but: Container[str] = ()
+    ) -> Iterator[Episode]:
+        """Every whole episode, by group and member; those in folders of the names in `but` are not read.
 
         One that cannot be read raises RunDirError; with `left_out` it is passed over, and noted there: name of its folder → why.
         """
-        for root in sorted((self.path / under).glob("*-*")):
+        for root in sorted(path for path in (self.path / under).glob("*-*") if path.name not in but):
             try:
                 episode = _read_episode(root)
             except RunDirError as error:
@@ -409,7 +411,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 def _json(value: object) -> bytes:
     """One line of JSON without secrets."""
-    return json.dumps(redact.data(serialize.to_json(value)), allow_nan=False).encode()
+    return serialize.dumps(value, clean=redact.data).encode()
 
 
 def _without_none(value: JSON) -> JSON:

@@ -45,9 +45,14 @@ def to_json(value: Any) -> JSON:
     return data
 
 
-def dumps(value: Any) -> str:
-    """One line of JSON, keys in the order of the fields."""
-    return json.dumps(to_json(value), allow_nan=False)
+def dumps(value: Any, *, clean: Callable[[JSON], JSON] = lambda data: data) -> str:
+    """One line of JSON, keys in the order of the fields; `clean` gets the plain data first. Raises as `to_json` does."""
+    data = clean(_plain(value))
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        _check_finite(data, ())  # says where
+        raise
 
 
 @overload

@@ -321,7 +321,7 @@ class Many(RunDir):
 
     made = 5000
 
-    def episodes(self, *, under="episodes", left_out=None):
+    def episodes(self, *, under="episodes", left_out=None, but=()):
         rng = random.Random(0)
         for number in range(self.made):
             group, member = divmod(number, 8)

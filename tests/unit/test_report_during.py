@@ -6,6 +6,7 @@ import random
 import pytest
 from made_run import made_episode, make_run
 
+from nested_rl import rundir
 from nested_rl.errors import RunDirError
 from nested_rl.report import digest, during, page
 from nested_rl.report.during import DuringRun
@@ -70,6 +71,25 @@ def test_each_episode_is_read_once(run, counted):
     assert growing.catch_up().episodes == 24
     assert len(counted) == len(set(counted)) == 24
     assert len(growing.catch_up().rows) == 4
+    run.close()
+
+
+def test_the_last_page_reads_only_what_no_page_has_read(run, monkeypatch):
+    """It has the group in flight too, and what is said of the run is of the same reading."""
+    opened, plain = [], rundir._read_episode
+    monkeypatch.setattr(rundir, "_read_episode", lambda root: opened.append(root.name) or plain(root))
+    there = {path.parent.name for path in run.path.glob("episodes/*/reward.json")}
+    pages = DuringRun(run, monotonic=Clock())
+    pages._not_before_s = 0.0
+    write(pages)
+    trained = set(opened)
+    assert trained < there
+    opened.clear()
+    told = pages.last()
+    assert there - trained <= set(opened)
+    assert trained & set(opened) <= set(page._linked(told))  # for the pages of their own
+    assert told.episodes == len(there)
+    assert page.summary(run, told) == page.summary(run)
     run.close()
 
 

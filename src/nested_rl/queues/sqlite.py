@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from nested_rl.errors import LeaseLost, SettingsError
 from nested_rl.interfaces import JobQueue
 from nested_rl.queues.memory import given_up
 from nested_rl.queues.sqlite_file import SqliteFile
-from nested_rl.serialize import loads, to_json
+from nested_rl.serialize import dumps, loads
 from nested_rl.types import Job, JobResult, JobSpec, JobState, Task
 from nested_rl.waiting import within
 
@@ -211,10 +210,7 @@ class SqliteQueue(JobQueue):
 
 def _text(value: JobSpec | JobResult) -> str:
     """JSON without secrets, but for a job's files: they are what runs, and what its digest is of."""
-    plain = to_json(value)
-    return json.dumps(
-        {key: data if key == "files" else redact.data(data) for key, data in plain.items()}, allow_nan=False
-    )
+    return dumps(value, clean=lambda plain: {k: v if k == "files" else redact.data(v) for k, v in plain.items()})
 
 
 def _job(row: sqlite3.Row) -> Job:

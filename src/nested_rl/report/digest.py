@@ -241,40 +241,48 @@ class Digest:
 
 def read(run: RunDir) -> Digest:
     """Everything, streamed: a run of any length fits. Unfinished runs are read as far as they are."""
-    growing = Growing(run)
-    growing.refresh()
-    for episode in run.episodes(left_out=growing.digest.left_out):
-        _add(growing.digest, episode, growing.step_of_group.get(episode.group))
-    return growing.digest
+    return Growing(run).whole()
 
 
 class Growing:
-    """The digest of a run at work: each trained episode is read once, however often `catch_up` is called."""
+    """The digest of a run at work: each episode is read once, however often `catch_up` is called before `whole`."""
 
     def __init__(self, run: RunDir) -> None:
         spec = run.spec
         self._run = run
         self._group_size = int(spec.get("group_size", 0))
-        self._read: set[int] = set()
+        self._read: set[str] = set()
         self.step_of_group: dict[int, int] = {}
         self.digest = Digest(name=run.path.resolve().name, spec=spec, rows=[], steps_asked=0)
 
     def catch_up(self, *, stop: Callable[[], bool] = lambda: False) -> Digest:
         """What the run's files say now, of trained episodes; when `stop` says so, as far as it has come."""
         self.refresh()
-        for group in sorted(self.step_of_group.keys() - self._read):
+        for group in sorted(self.step_of_group):
             if stop():
                 break
-            self._read.add(group)
             for member in range(self._group_size):
-                try:
-                    episode = self._run.read_episode(group, member)
-                except RunDirError as error:
-                    self.digest.left_out[f"{group:05d}-{member}"] = str(error)
-                    continue
-                if episode is not None:
-                    _add(self.digest, episode, self.step_of_group[group])
+                name = self._run.episode_dir(group, member).name
+                if name not in self._read:
+                    self._read.add(name)
+                    self._take(name, group, member)
         return self.digest
+
+    def whole(self) -> Digest:
+        """The same with the episodes that no step was trained on."""
+        self.catch_up()
+        for episode in self._run.episodes(left_out=self.digest.left_out, but=self._read):
+            _add(self.digest, episode, self.step_of_group.get(episode.group))
+        return self.digest
+
+    def _take(self, name: str, group: int, member: int) -> None:
+        try:
+            episode = self._run.read_episode(group, member)
+        except RunDirError as error:
+            self.digest.left_out[name] = str(error)
+            return
+        if episode is not None:
+            _add(self.digest, episode, self.step_of_group[group])
 
     def refresh(self) -> None:
         """Read anew all but the episodes: some lines a step, and nothing that grows with what was said."""

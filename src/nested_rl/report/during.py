@@ -10,15 +10,15 @@ from typing import Self
 
 from nested_rl import redact
 from nested_rl.errors import RunDirError
-from nested_rl.report.digest import Growing
+from nested_rl.report.digest import Digest, Growing
 from nested_rl.rundir import RunDir
 
 log = redact.logger(__name__)
 
 FIRST_S = 10.0
 """Nobody looks at a page of the first seconds, and a run that is shorter writes one at its end anyway."""
-SHARE = 0.05
-"""The most of a core that pages take: after one of a second's work, the next comes 20 seconds later at the earliest."""
+SHARE = 0.03
+"""The most of a core that pages take: after one of a second's work, the next comes 33 seconds later at the earliest."""
 
 
 class DuringRun:
@@ -65,17 +65,23 @@ class DuringRun:
         if self._thread is not None:
             self._thread.join()
 
-    def last(self) -> None:
-        """The page of the whole run. A mistake in it is told, and ends nothing; RunDirError where it cannot be put on the disk."""
-        from nested_rl.report.page import write_report
+    def last(self) -> Digest | None:
+        """The page of the whole run, and what it is made of.
+
+        A mistake in it is told, and ends nothing; RunDirError where it cannot be put on the disk.
+        """
+        from nested_rl.report.page import write_digest
 
         self.close()
         try:
-            write_report(self._run)
+            growing = Growing(self._run) if self.broken or self._growing is None else self._growing
+            write_digest(self._run, digest := growing.whole())
         except RunDirError:
             raise
         except Exception as error:  # noqa: BLE001  as above
             log.warning("the run is finished, but its report could not be written: %r", error)
+            return None
+        return digest
 
     def _write(self) -> None:
         from nested_rl.report.page import write_digest

@@ -120,9 +120,9 @@ def _link(run: RunDir, up: str, place: str) -> str:
     return f"{up}{page.as_posix() if (run.path / page).is_file() else f'episodes/{place}/'}"
 
 
-def summary(run: RunDir) -> str:
+def summary(run: RunDir, digest: Digest | None = None) -> str:
     """One paragraph: what ended it where that was an error, what was learned, what it took, where to read more."""
-    return said(digests.read(run), run.path / "report.html")
+    return said(digest or digests.read(run), run.path / "report.html")
 
 
 def said(digest: Digest, path: Path | None) -> str:
