@@ -158,6 +158,19 @@ async def test_a_host_whose_shell_stands_still_is_given_up(compute, monkeypatch,
                 pass
 
 
+async def test_a_host_that_forwards_no_sockets_is_told_what_to_allow(sshds):
+    (host,) = await sshds(1)
+    host.kill()
+    config = host.folder / "config"
+    config.write_text(config.read_text().replace("AllowStreamLocalForwarding yes", "AllowStreamLocalForwarding no"))
+    await host.start()
+    backend = compute_of(host.host(), lease_s=2.0)
+    with pytest.raises(MachineLost, match="`AllowStreamLocalForwarding yes` must hold there"):
+        async with backend.machine(Need()):
+            pass
+    await backend.close()
+
+
 async def test_a_host_program_that_has_ended_is_not_waited_for(compute):
     backend, (host,) = await compute(patience_s=600.0)
     async with asyncio.timeout(SOON_S):

@@ -263,7 +263,15 @@ class Link:
             self._base = await asyncio.shield(self._taking)  # if this is cut off, `close` waits for it
         elif not await runs(self._connection, self._base):
             raise _Over(f"{self.host.address}: its host program has ended, and with it what ran there")
-        reader, self._writer = await self._connection.open_unix_connection(
-            f"{self._base}/socket", encoding=None, window=1 << 23
-        )
+        try:
+            reader, self._writer = await self._connection.open_unix_connection(
+                f"{self._base}/socket", encoding=None, window=1 << 23
+            )
+        except library().ChannelOpenError as error:
+            if not await runs(self._connection, self._base):
+                raise
+            raise MachineLost(
+                f"{self.host.address}: its host program runs, but its sshd does not lead to it ({error}); "
+                "`AllowStreamLocalForwarding yes` must hold there"
+            ) from error
         return reader
