@@ -41,7 +41,7 @@ PHASES = [
 def small(monkeypatch):
     """What takes time and is not looked at here."""
     monkeypatch.setattr("nested_rl.loop.VALIDATION_TASKS", 2)
-    monkeypatch.setattr("nested_rl.report.page.write_report", lambda run: run.path / "report.html")
+    monkeypatch.setattr("nested_rl.report.page.write_digest", lambda run, digest: run.path / "report.html")
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +90,12 @@ def test_a_signal_while_the_report_is_written(world, monkeypatch):
     """Nothing waits there, so it is written; but whoever asked to stop is not taken on to what comes next."""
     written = []
 
-    def interrupted(run):
+    def interrupted(run, digest):
         signal.raise_signal(signal.SIGINT)
         written.append(run.path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("nested_rl.report.page.write_report", interrupted)
+        patch.setattr("nested_rl.report.page.write_digest", interrupted)
         with pytest.raises(KeyboardInterrupt):
             world.run()
     assert written == [world.path]
