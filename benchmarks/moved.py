@@ -2,7 +2,7 @@
 
     python benchmarks/moved.py BEFORE [--by 0.1]
 
-BEFORE is a folder with the earlier files. Seconds are compared as multiples of the calibration loop that ran in the same process,
+BEFORE is a folder with the earlier files. Seconds are compared as multiples of the calibration loop that ran between them,
 so that another machine, or a busy one, does not count as a change of the code; ratios are compared as they are. Prints what
 moved by more than `--by`; how much of that is chance, a second run tells. It never fails: a speed is no test.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def main() -> None:
             rows.append((f"{path.stem}: {name}", f"{was:.3g}", f"{now:.3g}", f"{now / was - 1:+.0%}"))
     if rows:
         record.show(f"Moved by more than {asked.by:.0%}", ("what", "before", "now", "change"), rows)
+    elif not compared:
+        sys.exit(f"{asked.before} has no results that could be compared")
     else:
         print(f"Nothing of {compared} measures moved by more than {asked.by:.0%}.")
 

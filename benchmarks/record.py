@@ -1,12 +1,16 @@
 """What every benchmark of speed shares: interleaved timing, a calibration loop, the machine's name, tables, result files.
 
-A result file has `date`, `machine`, `calibration_s` (CPU-seconds of a fixed loop, run in the same process between the
-measurements), `seconds` (name → seconds of work, less is better), `ratios` (name → two things measured side by side) and
-what the script adds. `moved.py` compares two such files: seconds as multiples of the calibration, ratios as they are.
+A result file has `date`, `machine`, `calibration_s` (seconds of a fixed loop that ran between the measurements, by the same clock:
+in the process that did the work, or, where that is another program, in the one that started it), `seconds` (name → seconds of work,
+less is better), `ratios` (name → two things measured side by side) and what the script adds. `moved.py` compares two such files:
+seconds as multiples of the calibration, ratios as they are. It is written by a script's usual arguments alone, or with `--write`.
+
+Importing this leaves BLAS one thread: those that wait for work would spin, on the account of whatever is measured next.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import os
@@ -20,6 +24,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+threadpool_limits(1, user_api="blas")
 
 RESULTS = Path(__file__).parent / "results"
 CALIBRATION = "calibration"
@@ -54,6 +61,48 @@ def interleaved(
             if round_:
                 taken[name].append(clock() - started)
     return taken
+
+
+class Calibration:
+    """The loop, for measurements that are not `interleaved`: `take` it between them, by their own clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._taken: list[float] = []
+        calibrate()
+
+    def take(self) -> None:
+        started = self._clock()
+        calibrate()
+        self._taken.append(self._clock() - started)
+
+    @property
+    def seconds(self) -> float:
+        return median(self._taken)
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """A script's arguments: its own are added to these."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n", maxsplit=1)[0])
+    parser.add_argument(
+        "--write", action="store_true", help="write the results although other arguments are not the usual ones"
+    )
+    return parser
+
+
+def count(text: str) -> int:
+    """A number of rounds, jobs, seeds …: at least 1."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def usual(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> bool:
+    """Whether results with these arguments may be published: all as they are without being given, or `--write`."""
+    if asked.write or all(parser.get_default(name) == value for name, value in vars(asked).items()):
+        return True
+    print("Not written: the arguments are not the usual ones (--write writes all the same).")
+    return False
 
 
 def median(values: Sequence[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -42,21 +43,28 @@ class Worker:
 
     def __init__(self, prefix: str, argv: Sequence[str], **environment: str) -> None:
         self.prefix = prefix
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  the process has it as long as this one
         self._process = subprocess.Popen(
             [sys.executable, *argv],
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
         )
+
+    def _said(self) -> str:
+        """The last of what it said."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:]
 
     def ask(self, line: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(line, file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
-        assert answer, f"{self.prefix}: ended at {line!r} with {self._process.wait()}; run it by hand to see why"
+        if not answer:
+            sys.exit(f"{self.prefix}: ended at {line!r} with {self._process.wait()}: {self._said()}")
         return answer.rstrip("\n")
 
     def __enter__(self) -> Self:
@@ -66,6 +74,7 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        self._errors.close()
 
 
 def taken(workers: Sequence[Worker], *, rounds: int) -> dict[str, list[float]]:

@@ -58,13 +58,61 @@ def test_the_guard_prints_what_moved(tmp_path, monkeypatch, capsys):
     assert "+100%" in said
 
 
-def test_the_calibration_loop_takes_its_turn_with_the_work():
+def test_the_calibration_loop_takes_its_turn_with_the_work(monkeypatch):
     import record
 
     order = []
+    monkeypatch.setattr(record, "calibrate", lambda: order.append("loop"))
     taken = record.interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3)
-    assert order == ["a", "b"] * 4
+    assert order == ["a", "b", "loop"] * 4
     assert {name: len(times) for name, times in taken.items()} == {"a": 3, "b": 3, record.CALIBRATION: 3}
+
+
+def test_the_calibration_has_the_clock_of_what_it_is_compared_with():
+    import record
+
+    ticks = iter([0.0, 1.0, 10.0, 13.0, 20.0, 22.0])
+    calibration = record.Calibration(lambda: next(ticks))
+    for _ in range(3):
+        calibration.take()
+    assert calibration.seconds == 2.0
+
+
+def test_a_ratio_is_the_median_over_rounds_not_of_medians():
+    import record
+
+    assert record.ratio([1.0, 9.0, 2.0], [1.0, 3.0, 4.0]) == 1.0
+    assert record.median([1.0, 9.0, 2.0]) / record.median([1.0, 3.0, 4.0]) != 1.0
+
+
+def test_blas_has_one_thread():
+    import numpy as np  # noqa: F401  brings it
+    import record  # noqa: F401
+    from threadpoolctl import threadpool_info
+
+    assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
+
+
+def test_only_usual_arguments_are_published(capsys):
+    import record
+
+    parser = record.options("What it does.")
+    parser.add_argument("--rounds", type=record.count, default=5)
+    assert record.usual(parser, parser.parse_args([]))
+    assert record.usual(parser, parser.parse_args(["--rounds", "1", "--write"]))
+    assert not record.usual(parser, parser.parse_args(["--rounds", "1"]))
+    assert "Not written" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--rounds", "0"])
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+def test_a_comparison_with_nothing_is_an_error(tmp_path, monkeypatch):
+    import moved
+
+    monkeypatch.setattr(sys, "argv", ["moved.py", str(tmp_path / "gone")])
+    with pytest.raises(SystemExit, match="no results that could be compared"):
+        moved.main()
 
 
 def test_a_target_that_is_missed_is_said():
