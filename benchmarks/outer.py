@@ -1,6 +1,6 @@
 """What the outer loop adds: a pilot's wall-clock against the CPU-seconds of what it is for, and the controller's own share.
 
-    python benchmarks/outer.py [--steps 25] [--profile FILE]
+    python benchmarks/outer.py [--steps 25] [--pilots 3] [--profile FILE]
 
 Jobs, scoring and the forks of probes run in processes of their own, and are taken from the operating system's accounts; the
 agent's sampling and updates, probes and grading are timed in the controller's threads. What the controller uses besides is
@@ -9,7 +9,6 @@ its own. Writes benchmarks/results/outer.json.
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import functools
 import os
@@ -27,6 +26,7 @@ import nested_rl as nrl
 from nested_rl.jobs import validate
 from nested_rl.nano import threads
 from nested_rl.report.during import DuringRun
+from nested_rl.rundir import RunDir
 from nested_rl.scorers import nano as scorer
 from nested_rl.trainers import nano as trainer
 from nested_rl.trainers import nano_policy
@@ -39,7 +39,7 @@ class Account:
 
     def __init__(self) -> None:
         self.spent = {"agent": 0.0, "probes": 0.0, "grading": 0.0}
-        self.report = {"report": 0.0}
+        self.own = {"report": 0.0, "writing": 0.0}
 
     def of(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, on the account of `part`. It runs in one thread from beginning to end."""
@@ -50,7 +50,7 @@ class Account:
             try:
                 return function(*args, **kwargs)
             finally:
-                parts = self.report if part in self.report else self.spent
+                parts = self.own if part in self.own else self.spent
                 parts[part] += time.thread_time() - started
 
         return counted
@@ -70,6 +70,7 @@ class Account:
             (scorer, "graded", self.of("grading", scorer.graded)),
             (DuringRun, "_write", self.of("report", DuringRun._write)),  # noqa: SLF001
             (DuringRun, "last", self.of("report", DuringRun.last)),
+            (RunDir, "write_episode", self.of("writing", RunDir.write_episode)),
         ]
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
         for owner, name, function in places:
@@ -108,7 +109,7 @@ def pilot(steps: int, seed: int, profile: Path | None) -> dict[str, float]:
         "jobs_scoring_forks_s": processes,
         **{f"{part}_s": seconds for part, seconds in account.spent.items()},
         "controller_s": controller - inside,
-        "report_s": account.report["report"],
+        **{f"{part}_s": seconds for part, seconds in account.own.items()},
         "controller_s_per_episode": (controller - inside) / episodes,
         "wall_over_work": wall_s / ((processes + inside) / cores),
         "busy_cores": (processes + controller) / wall_s,
@@ -117,22 +118,35 @@ def pilot(steps: int, seed: int, profile: Path | None) -> dict[str, float]:
 
 def main() -> None:
     """Print the table and write it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--profile", type=Path, help="write a profile of the controller's main thread there")
+    parser = record.options(__doc__)
+    parser.add_argument("--steps", type=record.count, default=25)
+    parser.add_argument("--pilots", type=record.count, default=3)
+    parser.add_argument(
+        "--profile", type=Path, help="write a profile of the controller's main thread there, of the last pilot"
+    )
     asked = parser.parse_args()
-    found = pilot(asked.steps, 0, asked.profile)
-    calibration = record.interleaved({}, rounds=15)[record.CALIBRATION]
-    row = {name: record.significant(value) for name, value in found.items()}
-    record.show(f"A pilot of {asked.steps} steps on {os.cpu_count()} cores", ("what", "value"), list(row.items()))
+    rows, calibration = [], record.Calibration()
+    for _ in range(asked.pilots):
+        found = pilot(asked.steps, 0, asked.profile)
+        calibration.take()
+        rows.append({name: record.significant(value) for name, value in found.items()})
+    middle = {name: record.significant(record.median([row[name] for row in rows])) for name in rows[0]}
+    record.show(
+        f"Pilots of {asked.steps} steps on {os.cpu_count()} cores",
+        ("what", "median", *(f"{number}" for number in range(1, len(rows) + 1))),
+        [(name, value, *(row[name] for row in rows)) for name, value in middle.items()],
+    )
+    if not record.usual(parser, asked):
+        return
     record.write(
         "outer",
-        calibration_s=record.median(calibration),
-        seconds={"controller, an episode": found["controller_s_per_episode"]},
-        ratios={"wall-clock ÷ (work ÷ cores)": found["wall_over_work"]},
+        calibration_s=calibration.seconds,
+        seconds={"controller, an episode": middle["controller_s_per_episode"]},
+        ratios={"wall-clock ÷ (work ÷ cores)": middle["wall_over_work"]},
         targets=TARGETS,
         settings={"steps": asked.steps, "cores": os.cpu_count()},
-        rows=[row],
+        rows=rows,
+        median=middle,
     )
 
 

@@ -23,8 +23,7 @@ HEAD = """\
 
 What this package costs in time, measured. Every figure is written here by `benchmarks/performance.py` from a file that one of the
 scripts beside it has made; `make bench` runs them all, says what moved by more than 10 %, and writes this page anew. Things that
-are compared took turns in one run, so a busy moment hits all of them; a ratio is the median over the rounds. CPU-seconds are those
-of one thread unless said otherwise. No test asserts a speed.
+are compared took turns in one run, so a busy moment hits all of them; a ratio is the median over the rounds. No test asserts a speed.
 """
 
 
@@ -36,7 +35,8 @@ def told(section: Section, results: Path = RESULTS) -> str:
     found = json.loads(path.read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {number}" for name, number in found.get("versions", {}).items())
     where = f"Measured {found['date']} on {found['machine']}{', ' + versions if versions else ''}: `{section.command}`."
-    parts = [f"## {section.title}", section.what, *section.tables(found), section.verdict(found), section.limit, where]
+    limit = section.limit if isinstance(section.limit, str) else section.limit(found)
+    parts = [f"## {section.title}", section.what, *section.tables(found), section.verdict(found), limit, where]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -20,7 +20,7 @@ class Section:
     what: str
     tables: Callable[[Results], Sequence[str]]
     verdict: Callable[[Results], str] = lambda _: ""
-    limit: str = ""
+    limit: str | Callable[[Results], str] = ""
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -160,6 +160,7 @@ OUTER = {
     "grading_s": "grading, CPU-s",
     "controller_s": "the controller besides, CPU-s",
     "report_s": "of it the report, CPU-s",
+    "writing_s": "of it writing episodes, CPU-s",
     "controller_s_per_episode": "the controller besides, CPU-s an episode",
     "wall_over_work": "wall-clock ÷ (work ÷ cores)",
     "busy_cores": "cores busy on average",
@@ -167,17 +168,35 @@ OUTER = {
 
 
 def outer_tables(found: Results) -> list[str]:
-    (row,) = found["rows"]
+    rows, asked = found["rows"], found["settings"]
+    columns = (f"a pilot of {asked['steps']} steps", f"median of {len(rows)}", "lowest", "highest")
     return [
         table(
-            (f"a pilot of {found['settings']['steps']} steps", "value"),
-            [(OUTER[key], value) for key, value in row.items()],
+            columns,
+            [
+                (words, found["median"][key], min(r[key] for r in rows), max(r[key] for r in rows))
+                for key, words in OUTER.items()
+            ],
         )
     ]
 
 
+def outer_limit(found: Results) -> str:
+    row, cores = found["median"], found["settings"]["cores"]
+    idle_s, own_s = row["wall_s"] * (1 - row["busy_cores"] / cores), row["controller_s"] / cores
+    work_s = row["wall_s"] - idle_s - own_s
+    least = (work_s + idle_s) / work_s
+    return (
+        f"What limits it next. Of {row['wall_s']:.0f} s, {work_s:.0f} s are the work itself on {cores} cores, {own_s:.0f} s the controller's own, and in "
+        f"{idle_s:.0f} s a core has nothing to do: groups are trained in order, the agent's update and its next answers come before new jobs, and a "
+        "validation ends with its last job (how much each of these waits takes was not measured apart). Without any of the controller's own work "
+        f"{least:.2f} would be left, so less of it helps little; jobs of later steps would have to fill the waits. Of the controller's own, the report is "
+        f"{row['report_s'] / row['controller_s']:.0%} and writing episodes {row['writing_s'] / row['controller_s']:.0%}."
+    )
+
+
 def outer_verdict(found: Results) -> str:
-    (row,) = found["rows"]
+    row = found["median"]
     return listed(
         [
             judged("wall-clock by work", row["wall_over_work"], found["targets"]["wall"], least=False),
@@ -344,11 +363,7 @@ SECTIONS: Sequence[Section] = (
         ),
         tables=outer_tables,
         verdict=outer_verdict,
-        limit=(
-            "What limits it next. Groups are trained in order and a validation ends with its last job, so now and then fewer jobs are under way than "
-            "there are cores (the last row); how much each of these waits takes was not measured apart. Of the controller's own time, writing "
-            "episodes as JSON is the most besides the report, which is written again during the run and may take 3 % of a core."
-        ),
+        limit=outer_limit,
     ),
     Section(
         source="queue_rates",
