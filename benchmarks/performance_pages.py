@@ -143,12 +143,25 @@ def probe_tables(found: Results) -> list[str]:
 
 
 def probe_verdict(found: Results) -> str:
-    return listed(
+    met = listed(
         [
             judged(f"{r['dialect']} dialect, median", r["cpu_s"], r["target_s"], least=False, unit=" CPU-s")
             for r in found["rows"]
         ]
     )
+    return f"{met}\n\n{probe_limit(found)}"
+
+
+def probe_limit(found: Results) -> str:
+    told, cores, most = [], found["settings"]["cores"], found["settings"]["at_once"]
+    for r in found["rows"]:
+        parts = sorted(r["parts_s"].items(), key=lambda part: -part[1])
+        told.append(", ".join(f"the {name} {part / sum(r['parts_s'].values()):.0%}" for name, part in parts))
+    shares = "; ".join(f"{r['dialect']}: {share}" for r, share in zip(found["rows"], told, strict=True))
+    busy = " and ".join(f"{r['busy_at_once']:.2g} ({r['dialect']})" for r in found["rows"])
+    full = all(r["busy_at_once"] >= 0.9 * cores for r in found["rows"])
+    bound = "the cores bound them" if full else "it is not the cores alone that bound them"
+    return f"What limits it next, by shares of the CPU-seconds. {shares}. {most} at once keep {busy} of {cores} cores busy: {bound}."
 
 
 OUTER = {
@@ -230,17 +243,37 @@ def queue_verdict(found: Results) -> str:
 
 def transfer_tables(found: Results) -> list[str]:
     rows = [(r["what"], r["wall_s"], r["sent_mb"], r["received_mb"], r["connections"]) for r in found["rows"]]
-    return [table(("what", "s", "MB sent", "MB back", "new connections"), rows)]
+    return [table(("what", "wall-clock s", "MB sent", "MB back", "new connections"), rows)]
+
+
+def transfer_verdict(found: Results) -> str:
+    seconds = found["seconds"]
+    first, following = seconds["first lease, 5 MB, first step"], seconds["next lease, another 5 MB, first step"]
+    again = seconds["the same 50 MB there again, under another name"]
+    return (
+        f"scp takes {found['ratios']['50 MB: scp ÷ ours']:.2g} times as long as “50 MB there”. It makes a connection of its own, and ours is "
+        f"open already: 1 byte by scp takes {seconds['1 byte there, by scp']:.2g} s.\n\n"
+        "One connection serves all leases, and a file that the machine has is not sent again. What limits it next: the first lease takes "
+        f"{first - following:.2g} s longer than the next, for it connects, starts two Python programs there and loads numpy. 50 MB are encrypted by "
+        f"one thread, and are hashed on both sides; when they are not sent again, hashing them and copying them there takes {again:.2g} of "
+        f"{seconds['50 MB there']:.2g} s."
+    )
 
 
 def scoring_tables(found: Results) -> list[str]:
     rows = [(r["scorer"], r["items_per_s"], f"{r['slower']:g}") for r in found["rows"]]
-    job = found["job"]
+    job, vllm = found["job"], found["vllm"]
+    faster = " and ".join(
+        f"{n} at once was {times:.3g} times as fast" for n, times in vllm["faster"].items() if times > 1
+    )
+    than = f"the scorer's own choice, {vllm['own']}, which is a setting of the engine (`max_num_seqs`) and not fitted to the machine"
+    compared = f"On this machine {faster} as {than}." if faster else f"No other number at once was faster than {than}."
     return [
         table(("scorer", "items a second", "time by that of nano"), rows),
+        f"{compared} vLLM's first score, with the start of its server, took {vllm['first_s']} s.",
         (
             f"A nano job of 25 steps trains for {job['training_s']} s and is scored in {job['scoring_s']} s: scoring is {job['share']:.0%} of "
-            f"the two. vLLM's first score, with the start of its server, took {found['vllm_first_s']} s."
+            "the two."
         ),
     ]
 
@@ -342,16 +375,12 @@ SECTIONS: Sequence[Section] = (
         title="Probes",
         command=".venvs/verifiers/bin/python benchmarks/probe.py",
         what=(
-            "An environment.py looked at in a fork of a warm, confined process. CPU-seconds are those of the controller, the warm process and the "
-            "fork together."
+            "An environment.py looked at in a fork of a warm, confined process. CPU-seconds are those of all threads of the controller (its own "
+            "checks: which family does each row belong to, is each reply of the right kind), the warm process, and the fork that runs the job's "
+            "code (for a taskset also verifiers' own scoring) together."
         ),
         tables=probe_tables,
         verdict=probe_verdict,
-        limit=(
-            "What limits it next. For a plain probe the controller's own checks (which family does each row belong to, is each reply of the right "
-            "kind) and the fork, in about equal parts; for a taskset verifiers' own scoring, one reply after the other. Many at once are bounded "
-            "by the cores."
-        ),
     ),
     Section(
         source="outer",
@@ -405,27 +434,26 @@ SECTIONS: Sequence[Section] = (
         title="Machines behind SSH",
         command=f"{BENCH}/transfer.py",
         what=(
-            "A real sshd on loopback, with connections and bytes counted on the line. A lease with a job of 5 MB up to the end of its first training "
-            "step: on a host that was never seen, on the next lease, and with the same data again. Then an adapter of 50 MB."
+            "A real sshd on loopback, behind a relay that counts connections and bytes, in a process of its own. Wall-clock from asking for a lease "
+            "to the end of the first training step of a nano job, 5 MB put there before it: on a host that was never seen, on the next lease, and "
+            "with the same data again. The job does not read the 5 MB, since the data of a nano job is bounded to a twentieth of that. Then an "
+            "adapter of 50 MB, beside scp."
         ),
         tables=transfer_tables,
-        limit=(
-            "One connection serves all leases, and a file that the machine has is not sent again. What limits it next: the first lease starts two "
-            "Python programs and loads numpy there; 50 MB are encrypted by one thread in Python's asyncssh, and hashed on both sides."
-        ),
+        verdict=transfer_verdict,
     ),
     Section(
         source="scoring",
         title="Scoring",
         command=".venvs/vllm/bin/python benchmarks/scoring.py",
         what=(
-            "256 hidden items of one base on a warm machine, prompts there, completions back, graded: the nano scorer, and vLLM on the CPU with as many "
-            "requests at once as its server batches (128), and with fewer."
+            "256 hidden items of one base on a warm machine, prompts there, completions back, graded, in wall-clock: the nano scorer, and "
+            "vLLM on the CPU with as many requests at once as its scorer chooses, and with others."
         ),
         tables=scoring_tables,
         limit=(
-            "What limits it next. Of the nano scorer, the sampling itself. vLLM is asked over HTTP, a request a prompt, and is made for models a "
-            "thousand times larger; how its time divides between its engine and the requests was not measured."
+            "What limits it next was not measured apart: vLLM is asked over HTTP, a request a prompt, and is made for models a thousand times "
+            "larger, but how its time divides between its engine and the requests is not told here."
         ),
     ),
 )

@@ -1,20 +1,20 @@
 """What a probe costs: a job's environment.py looked at in a warm sandbox, in both dialects.
 
-    .venvs/verifiers/bin/python benchmarks/probe.py [--rounds 40]
+    .venvs/verifiers/bin/python benchmarks/probe.py [--rounds 5]
 
-CPU-seconds of one probe: the controller, the warm process that forks, and the fork. Then 16 probes at once: how many a second.
-Writes benchmarks/results/probe.json.
+A round is 8 probes one by one, then 48 of them 16 at once. CPU-seconds of one probe: the controller, the warm process that forks,
+and the fork, all their threads. Then how many a second, one by one and at once. Writes benchmarks/results/probe.json.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ from nested_rl.jobs.folder import JobConfig
 from nested_rl.jobs.probe import Findings, probe
 from nested_rl.jobs.sandbox import Zygote
 
-AT_ONCE = 16
+ALONE, AT_ONCE = 8, 16
+BATCH = 3 * AT_ONCE
+"""Probes of a round: a multiple of those at once, so that no thread is idle for long before its end."""
+PARTS = ("controller", "warm process", "fork")
 TARGETS_S = {"plain": 0.03, "verifiers": 1.5}
 
 PLAIN = """\
@@ -81,6 +84,7 @@ class Bill:
 
     def __init__(self) -> None:
         self.forks_s = 0.0
+        self._adding = threading.Lock()
         self._processes: set[int] = set()
 
     @contextmanager
@@ -96,7 +100,8 @@ class Bill:
 
             def ended() -> Any:
                 said = end()
-                self.forks_s += said["cpu_s"]
+                with self._adding:
+                    self.forks_s += said["cpu_s"]
                 return said
 
             return ended
@@ -108,7 +113,7 @@ class Bill:
             nursery.Nursery.spawn = spawn
 
     def parts_s(self) -> tuple[float, float, float]:
-        """Controller, warm process, forks."""
+        """As PARTS are."""
         return time.process_time(), sum(map(_scheduled_s, self._processes)), self.forks_s
 
 
@@ -141,53 +146,79 @@ def verifiers(at_once: int) -> tuple[Callable[[], Findings], Callable[[], None]]
     return lambda: look(files, rules, {}, zygote=zygote, families=families, limits=prime.LIMITS), zygote.close
 
 
-def measured(make: Callable[[int], tuple[Callable[[], Findings], Callable[[], None]]], rounds: int) -> dict[str, Any]:
-    """One after the other, then many at once."""
-    work, end = make(AT_ONCE)
-    bill = Bill()
-    try:
-        with bill.open():
-            started = time.perf_counter()
-            found = work()
-            first_s = time.perf_counter() - started
-            assert not found.problems, found.problems
-            parts, wall, calibration = [], [], []
+Make = Callable[[int], tuple[Callable[[], Findings], Callable[[], None]]]
+
+
+class Measured:
+    """One dialect: what is taken in every round."""
+
+    def __init__(self, work: Callable[[], Findings], calibration: record.Calibration) -> None:
+        self._work, self._calibration = work, calibration
+        self._bill = Bill()
+        self.first_s = 0.0
+        self.wall: list[float] = []
+        self.parts: list[list[float]] = []
+        self.alone: list[float] = []
+        self.together: list[float] = []
+        self.busy: list[float] = []
+
+    def take(self, rounds: int) -> None:
+        with self._bill.open(), ThreadPoolExecutor(AT_ONCE) as threads:
+            (self.first_s, _) = self._billed(self._sound)
             for _ in range(rounds):
-                before, started = bill.parts_s(), time.perf_counter()
-                work()
-                wall.append(time.perf_counter() - started)
-                parts.append([after - earlier for after, earlier in zip(bill.parts_s(), before, strict=True)])
-                before_s = time.process_time()
-                record.calibrate()
-                calibration.append(time.process_time() - before_s)
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            started = time.perf_counter()
-            assert all(not found.problems for found in threads.map(lambda _: work(), range(rounds)))
-            together_s = time.perf_counter() - started
+                for _ in range(ALONE):
+                    self._calibration.take()  # before the account of a probe is opened
+                    wall, parts = self._billed(self._sound)
+                    self.wall.append(wall)
+                    self.parts.append(parts)
+                self.alone.append(sum(self.wall[-ALONE:]) / ALONE)
+                wall, parts = self._billed(lambda: [*threads.map(lambda _: self._sound(), range(BATCH))])
+                self.together.append(wall / BATCH)
+                self.busy.append(sum(parts) / wall)
+
+    def _sound(self) -> None:
+        found = self._work()
+        assert not found.problems, found.problems
+
+    def _billed(self, what: Callable[[], object]) -> tuple[float, list[float]]:
+        """Wall-clock and CPU-seconds."""
+        before, started = self._bill.parts_s(), time.perf_counter()
+        what()
+        wall = time.perf_counter() - started
+        return wall, [after - earlier for after, earlier in zip(self._bill.parts_s(), before, strict=True)]
+
+    def row(self) -> dict[str, Any]:
+        parts = [record.median(each) for each in zip(*self.parts, strict=True)]
+        return {
+            "cpu_s": record.significant(record.median([sum(each) for each in self.parts]), 3),
+            "parts_s": {name: record.significant(part, 2) for name, part in zip(PARTS, parts, strict=True)},
+            "wall_s": record.significant(record.median(self.wall), 3),
+            "first_s": record.significant(self.first_s, 3),
+            "per_s_alone": record.significant(1 / record.median(self.alone), 3),
+            "per_s_at_once": record.significant(1 / record.median(self.together), 3),
+            "busy_at_once": record.significant(record.median(self.busy), 3),
+        }
+
+
+def measured(make: Make, rounds: int, calibration: record.Calibration) -> Measured:
+    work, end = make(AT_ONCE)
+    try:
+        found = Measured(work, calibration)
+        found.take(rounds)
     finally:
         end()
-    return {
-        "cpu_s": record.significant(record.median([sum(each) for each in parts]), 3),
-        "parts_s": {
-            name: record.significant(record.median([each[i] for each in parts]), 2)
-            for i, name in enumerate(("controller", "warm process", "fork"))
-        },
-        "wall_s": record.significant(record.median(wall), 3),
-        "first_s": record.significant(first_s, 3),
-        "per_s_alone": record.significant(rounds / sum(wall), 3),
-        "per_s_at_once": record.significant(rounds / together_s, 3),
-        "calibration_s": record.median(calibration),
-    }
+    return found
 
 
 def main() -> None:
     """Print the table and write it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rounds", type=int, default=40)
+    parser = record.options(__doc__)
+    parser.add_argument("--rounds", type=record.count, default=5)
     asked = parser.parse_args()
-    rows = []
-    for dialect, make in {"plain": plain, "verifiers": verifiers}.items():
-        rows.append({"dialect": dialect, "target_s": TARGETS_S[dialect], **measured(make, asked.rounds)})
+    calibration = record.Calibration(time.process_time)
+    dialects = {"plain": plain, "verifiers": verifiers}
+    found = {name: measured(make, asked.rounds, calibration) for name, make in dialects.items()}
+    rows = [{"dialect": name, "target_s": TARGETS_S[name], **each.row()} for name, each in found.items()]
     record.show(
         f"One probe, warm; then {AT_ONCE} at once on {os.cpu_count()} cores",
         (
@@ -204,20 +235,21 @@ def main() -> None:
             for r in rows
         ],
     )
-    try:
-        versions = {"verifiers": version("verifiers")}
-    except PackageNotFoundError:
-        versions = {}
-    calibration_s = record.median([r.pop("calibration_s") for r in rows])
-    record.write(
-        "probe",
-        calibration_s=calibration_s,
-        seconds={r["dialect"]: r["cpu_s"] for r in rows},
-        ratios={f"{r['dialect']}: {AT_ONCE} at once ÷ alone": r["per_s_at_once"] / r["per_s_alone"] for r in rows},
-        versions=versions,
-        settings={"rounds": asked.rounds, "at_once": AT_ONCE},
-        rows=rows,
-    )
+    if record.usual(parser, asked):
+        record.write(
+            "probe",
+            calibration_s=calibration.seconds,
+            seconds={r["dialect"]: r["cpu_s"] for r in rows},
+            ratios={
+                f"{name}: {AT_ONCE} at once ÷ alone": record.ratio(each.alone, each.together)
+                for name, each in found.items()
+            },
+            versions={"verifiers": version("verifiers")},
+            settings={
+                "rounds": asked.rounds, "alone": ALONE, "at_once": AT_ONCE, "batch": BATCH, "cores": os.cpu_count(),
+            },
+            rows=rows,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,23 +2,24 @@
 
     .venvs/bench/bin/python benchmarks/transfer.py [--rounds 5]
 
-A real sshd on loopback, behind a counter of connections and bytes. A lease with a job of 5 MB, up to the end of its first step of
-training: on a host that was never seen, again on the same connection, and again with the same data. Then an adapter of 50 MB
-there, back, and there again, beside scp. Writes benchmarks/results/transfer.json.
+A real sshd on loopback, behind a relay that counts connections and bytes, in a process of its own. A lease, 5 MB put there, and
+one step of training: on a host that was never seen, again on the same connection, and again with the same data. The 5 MB stand
+for what a job brings along: the data of a nano job itself is bounded to a twentieth of that. Then an adapter of 50 MB there,
+back, and there again, beside scp. Writes benchmarks/results/transfer.json.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import getpass
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fleet"))
 
 from sshd import Sshd
 
+RELAY = "--relay"
 JOB_BYTES, ADAPTER_BYTES = 5_000_000, 50_000_000
+OURS, SCP, SCP_NOTHING = "50 MB there", "50 MB there, by scp", "1 byte there, by scp"
 JOB_TOML = '[model]\nbase = "nano-m"\n\n[training]\nsteps = 1\nlearning_rate = 1e-3\n'
 CODE = """\
 from nested_rl.jobkit import make, parse
@@ -49,21 +52,20 @@ def reward(prompt, completion, answer):
 """
 
 
+# ---------------------------------------------------------------- the relay
+
+
 class Counter:
     """A line to a port that counts what goes through it."""
 
-    def __init__(self) -> None:
-        self.connections = self.sent = self.received = 0
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.sent = self.received = self.connections = 0
 
-    @asynccontextmanager
-    async def before(self, port: int) -> AsyncIterator[int]:
-        async def through(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.connections += 1
-            there, back = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(self._pass(reader, back, "sent"), self._pass(there, writer, "received"))
-
-        async with await asyncio.start_server(through, "127.0.0.1", 0) as server:
-            yield server.sockets[0].getsockname()[1]
+    async def through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        await asyncio.gather(self._pass(reader, back, "sent"), self._pass(there, writer, "received"))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
         try:
@@ -77,6 +79,80 @@ class Counter:
             writer.close()
 
 
+async def relay(port: int) -> None:
+    """The relay's process: says its own port, then the counts for every line of standard input, until that ends."""
+    counter, questions = Counter(port), asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(questions), sys.stdin.buffer
+    )
+    server = await asyncio.start_server(counter.through, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    while await questions.readline():
+        print(json.dumps([counter.sent, counter.received, counter.connections]), flush=True)
+
+
+class Line:
+    """The relay's other end. It has a process of its own: in this one it would slow our transfer down, and not scp."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self._process, self.port = process, port
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, port: int) -> AsyncIterator[Line]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, RELAY, str(port), stdin=pipe, stdout=pipe
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield cls(process, int(await process.stdout.readline()))
+        finally:
+            process.stdin.close()
+            await process.wait()
+
+    async def counts(self) -> list[int]:
+        """Bytes sent and received, connections."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        counts: list[int] = json.loads(await self._process.stdout.readline())
+        return counts
+
+
+# ---------------------------------------------------------------- what is measured
+
+
+class Measured:
+    """Named measurements: wall-clock seconds, bytes sent and received, connections. The calibration runs before each."""
+
+    def __init__(self) -> None:
+        self.calibration = record.Calibration(time.perf_counter)
+        self.found: dict[str, list[tuple[float, ...]]] = {}
+
+    async def start(self, name: str, line: Line) -> Stopwatch:
+        self.calibration.take()
+        return Stopwatch(self.found.setdefault(name, []), line, await line.counts(), time.perf_counter())
+
+    @asynccontextmanager
+    async def as_(self, name: str, line: Line) -> AsyncIterator[None]:
+        watch = await self.start(name, line)
+        yield
+        await watch.stop()
+
+
+class Stopwatch:
+    """One measurement that has begun."""
+
+    def __init__(self, found: list[tuple[float, ...]], line: Line, before: Sequence[int], started: float) -> None:
+        self._found, self._line, self._before, self._started = found, line, before, started
+
+    async def stop(self) -> None:
+        seconds, after = time.perf_counter() - self._started, await self._line.counts()
+        self._found.append((seconds, *(a - b for a, b in zip(after, self._before, strict=True))))
+
+
 def job(seed: int) -> Job:
     """One step of training on nano-m."""
     (family,) = tasks.load("calc_chain", scale="nano")
@@ -85,116 +161,110 @@ def job(seed: int) -> Job:
     return Job(id="1", key="k", spec=spec, delivery=1)
 
 
-class Measured:
-    """Named measurements: seconds, bytes sent and received."""
+async def leases(compute: SSHCompute, measured: Measured, line: Line, number: int) -> None:
+    """Lease, 5 MB there, one step of training; leaving the lease is not counted."""
+    rng, trainer = random.Random(number), NanoInnerTrainer()
+    data, other = rng.randbytes(JOB_BYTES), rng.randbytes(JOB_BYTES)
+    for i, (name, put) in enumerate(
+        {
+            "first lease, 5 MB, first step": data,
+            "next lease, another 5 MB, first step": other,
+            "next lease, the same 5 MB again, first step": data,
+        }.items()
+    ):
+        asked = job(number + 100 * i)
+        watch = await measured.start(name, line)
+        async with compute.machine(Need()) as machine:
+            await machine.put("job/data.bin", put)
+            await trainer.train(asked, machine)
+            await watch.stop()
+    await trainer.close()
 
-    def __init__(self, counter: Counter) -> None:
-        self.counter = counter
-        self.found: dict[str, list[tuple[float, int, int, int]]] = {}
 
-    @asynccontextmanager
-    async def as_(self, name: str) -> AsyncIterator[None]:
-        line = self.counter
-        before, started = (line.sent, line.received, line.connections), time.perf_counter()
-        yield
-        seconds = time.perf_counter() - started
-        moved = (line.sent - before[0], line.received - before[1], line.connections - before[2])
-        self.found.setdefault(name, []).append((seconds, *moved))
-
-
-async def first_step(compute: SSHCompute, trainer: NanoInnerTrainer, data: bytes, seed: int) -> None:
-    """Lease, job's data there, one step of training."""
+async def adapters(compute: SSHCompute, measured: Measured, line: Line, sshd: Sshd, folder: Path) -> None:
+    """An adapter by our line, then by scp."""
+    source, nothing, target = folder / "adapter.bin", folder / "nothing.bin", folder / "there.bin"
+    adapter = os.urandom(ADAPTER_BYTES)
+    await asyncio.to_thread(source.write_bytes, adapter)
+    await asyncio.to_thread(nothing.write_bytes, b"0")
     async with compute.machine(Need()) as machine:
-        await machine.put("job/data.bin", data)
-        await trainer.train(job(seed), machine)
+        async with measured.as_(OURS, line):
+            await machine.put("adapter.bin", adapter)
+        async with measured.as_("50 MB back", line):
+            back = await machine.get("adapter.bin")
+        assert back == adapter
+        async with measured.as_("the same 50 MB there again, under another name", line):
+            await machine.put("again.bin", adapter)
+    async with measured.as_(SCP, line):
+        await asyncio.to_thread(scp, sshd, line.port, source, target)
+    async with measured.as_(SCP_NOTHING, line):
+        await asyncio.to_thread(scp, sshd, line.port, nothing, target)
+
+
+def scp(sshd: Sshd, port: int, source: Path, target: Path) -> None:
+    """A connection of its own each time."""
+    options = ["-O", "-q", "-P", str(port), "-i", str(sshd.key)]  # -O: the host has no SFTP
+    options += ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+    subprocess.run(["scp", *options, source, f"{getpass.getuser()}@127.0.0.1:{target}"], check=True)
 
 
 async def one_round(number: int, measured: Measured, folder: Path) -> None:
     """A fresh host."""
-    rng = random.Random(number)
-    sshd, trainer = Sshd(folder / f"host-{number}"), NanoInnerTrainer()
+    sshd = Sshd(folder / f"host-{number}")
     await sshd.start()
     try:
-        async with measured.counter.before(sshd.port) as port:
-            host = evolve(sshd.host(), address=f"{getpass.getuser()}@127.0.0.1:{port}")
-            compute = SSHCompute([host])
-            data, adapter = rng.randbytes(JOB_BYTES), rng.randbytes(ADAPTER_BYTES)
-            async with measured.as_("first lease, 5 MB job, first step"):
-                await first_step(compute, trainer, data, number)
-            async with measured.as_("next lease, another 5 MB job, first step"):
-                await first_step(compute, trainer, rng.randbytes(JOB_BYTES), number + 100)
-            async with measured.as_("next lease, the same 5 MB again, first step"):
-                await first_step(compute, trainer, data, number + 200)
-            async with compute.machine(Need()) as machine:
-                async with measured.as_("50 MB there"):
-                    await machine.put("adapter.bin", adapter)
-                async with measured.as_("50 MB back"):
-                    assert await machine.get("adapter.bin") == adapter
-                async with measured.as_("the same 50 MB there again, under another name"):
-                    await machine.put("again.bin", adapter)
-            (folder / "adapter.bin").write_bytes(adapter)
-            async with measured.as_("50 MB there, by scp"):
-                await asyncio.to_thread(scp, sshd, port, folder / "adapter.bin", folder / "there.bin")
+        async with Line.to(sshd.port) as line:
+            compute = SSHCompute([evolve(sshd.host(), address=f"{getpass.getuser()}@127.0.0.1:{line.port}")])
+            await leases(compute, measured, line, number)
+            await adapters(compute, measured, line, sshd, folder)
             await compute.close()
-            await trainer.close()
     finally:
         sshd.kill()
 
 
-def scp(sshd: Sshd, port: int, source: Path, target: Path) -> None:
-    options = [
-        "-O",  # the host has no SFTP
-        "-q",
-        "-P",
-        str(port),
-        "-i",
-        str(sshd.key),
-        "-o",
-        "StrictHostKeyChecking=no",
-        "-o",
-        "UserKnownHostsFile=/dev/null",
-    ]
-    subprocess.run(["scp", *options, source, f"{getpass.getuser()}@127.0.0.1:{target}"], check=True)
+# ---------------------------------------------------------------- the table
+
+
+def row(name: str, found: Sequence[tuple[float, ...]]) -> dict[str, Any]:
+    seconds, sent, received, connections = (record.median(values) for values in zip(*found, strict=True))
+    return {
+        "what": name,
+        "wall_s": record.significant(seconds, 3),
+        "sent_mb": round(sent / 1e6, 3),
+        "received_mb": round(received / 1e6, 3),
+        "connections": round(connections),
+    }
 
 
 async def main() -> None:
     """Print the table and write it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = record.options(__doc__)
+    parser.add_argument("--rounds", type=record.count, default=5)
     asked = parser.parse_args()
     os.environ.pop("SSH_AUTH_SOCK", None)
-    measured, calibration = Measured(Counter()), []
+    measured = Measured()
     with tempfile.TemporaryDirectory(prefix="nrl-") as folder:
         for number in range(asked.rounds):
             await one_round(number, measured, Path(folder))
-            calibration += record.interleaved({}, rounds=3)[record.CALIBRATION]
-    rows: list[dict[str, Any]] = []
-    for name, found in measured.found.items():
-        seconds, sent, received, connections = (record.median(values) for values in zip(*found, strict=True))
-        rows.append(
-            {
-                "what": name,
-                "wall_s": record.significant(seconds, 3),
-                "sent_mb": round(sent / 1e6, 3),
-                "received_mb": round(received / 1e6, 3),
-                "connections": round(connections),
-            }
-        )
+    rows = [row(name, found) for name, found in measured.found.items()]
     record.show(
         "A machine behind SSH on loopback",
         ("what", "s", "MB sent", "MB back", "new connections"),
         [tuple(r.values()) for r in rows],
     )
-    by_name = {r["what"]: r["wall_s"] for r in rows}
-    record.write(
-        "transfer",
-        calibration_s=record.median(calibration),
-        seconds=by_name,
-        ratios={"50 MB: scp ÷ ours": by_name["50 MB there, by scp"] / by_name["50 MB there"]},
-        settings={"rounds": asked.rounds, "job_bytes": JOB_BYTES, "adapter_bytes": ADAPTER_BYTES},
-        rows=rows,
-    )
+    seconds = {name: [each[0] for each in found] for name, found in measured.found.items()}
+    scp_by_ours = record.ratio(seconds[SCP], seconds[OURS])
+    print(f"50 MB by scp take {scp_by_ours:.3g} times as long as ours")
+    if record.usual(parser, asked):
+        record.write(
+            "transfer",
+            calibration_s=measured.calibration.seconds,
+            seconds={name: record.median(each) for name, each in seconds.items()},
+            ratios={"50 MB: scp ÷ ours": scp_by_ours},
+            settings={"rounds": asked.rounds, "job_bytes": JOB_BYTES, "adapter_bytes": ADAPTER_BYTES},
+            rows=rows,
+        )
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(relay(int(sys.argv[2])) if sys.argv[1:2] == [RELAY] else main())
