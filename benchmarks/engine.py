@@ -4,7 +4,8 @@
 
 Generation (16 prompts × 8 samples, at most 16 tokens, the same draws) and one GRPO update on those samples. CPU-seconds,
 medians over rounds in which all take their turn, each engine in a process of its own. "torch, freed memory kept" has this
-package's settings of the allocator, which speed torch up as well. Writes benchmarks/results/engine.json.
+package's settings of the allocator. Before anything is timed, the samples and the gradients of all engines are compared with
+numpy's. Writes benchmarks/results/engine.json.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import os
 import random
 import warnings
 from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import record
 import turns
-from engine_work import flops, products, shares
+from engine_work import PRODUCTS, flops, parts
 
 from nested_rl import jobkit
 from nested_rl.nano.folder import load_model, weights_path
@@ -35,7 +38,9 @@ PROMPTS, GROUP, MAX_NEW, FAMILY = 16, 8, 16, "calc_chain"
 BASES = ("nano-s", "nano-m")
 TARGETS = {"generation": 2.0, "update": 1.2}
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-OURS, STOCK, KEPT = "numpy", "torch", "torch, freed memory kept"
+OURS, STOCK, KEPT, COMPILED = "numpy", "torch", "torch, freed memory kept", "torch, compiled"
+MODULE = (STOCK, KEPT, COMPILED)
+"""The minimal module's variants: the targets are judged by the fastest of them."""
 PEAK_SIDE = 768
 
 Pieces = dict[str, Callable[[], Any]]
@@ -74,17 +79,34 @@ class Case:
         """Sampled, and trained on."""
         return {"generation": int(self.samples.lengths.sum()), "update": int((self.packed.positions > 0).sum())}
 
+    def check_samples(self, found: Any) -> None:
+        """Another engine's (ids, logprobs, lengths): nearly all rows the same, and with the same log-probabilities."""
+        ids, logprobs, lengths = (tensor.numpy() for tensor in found)
+        mine, longest = self.samples, self.samples.ids.shape[1]
+        same = (ids[:, :longest] == mine.ids).all(1) & (lengths == mine.lengths)
+        assert same.mean() > 0.98, f"only {same.mean():.1%} of the samples are the same in both engines"
+        apart = np.abs(logprobs[same, :longest] - mine.logprobs[same]).max()
+        assert apart < 1e-3, f"log-probabilities of the same samples are apart by {apart:.2g}"
+
+    def check_gradient(self, engine: Any, update: Any) -> None:
+        """Another engine's, within a thousandth of the norm."""
+        model: Qwen3 = self.model.copy()
+        backward_from_coefficients(model, self.packed, self.coefficients)
+        mine = np.concatenate([array.ravel() for array in engine.same_order(model.grad_views)])
+        apart = np.linalg.norm(update.gradient() - mine) / np.linalg.norm(mine)
+        assert apart < 1e-3, f"the gradients are apart by {apart:.2g} of numpy's norm"
+
 
 def ours() -> Pieces:
-    """The engine; what the machine can do at most; the engine's matrix products alone."""
+    """The engine; what the machine can do at most; the engine's parts alone."""
     pieces: Pieces = {}
     a = np.random.default_rng(0).random((PEAK_SIDE, PEAK_SIDE), np.float32)
     pieces["peak"] = lambda: a @ a
     for name in BASES:
         case = Case(name)
         pieces |= {f"{name} generation": case.generate, f"{name} update": case.updater()}
-        for kind, made in products(case).items():
-            pieces[f"{name} {kind} products"] = made
+        for kind, made in parts(case).items():
+            pieces |= {f"{name} {kind}: {part}": piece for part, piece in made.items()}
     return pieces
 
 
@@ -97,27 +119,23 @@ def torchs(*, all_of_it: bool) -> Pieces:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     pieces: Pieces = {}
+
+    def add(case: Case, engine: Any, told: str, sampling: Callable[[], Any], update: Any) -> None:
+        case.check_samples(sampling())
+        case.check_gradient(engine, update)
+        pieces[f"{case.name} generation{told}"], pieces[f"{case.name} update{told}"] = sampling, update
+
     for name in BASES:
-        case, prompts, draws = (c := Case(name)), torch.tensor(c.prompts), torch.tensor(c.draws)
+        case = Case(name)
+        read = torch.tensor(case.prompts), torch.tensor(case.draws), GROUP
+        data = case.packed, case.coefficients
         module = Minimal(case.model)
-        ids, _ = sample(module, prompts, group=GROUP, max_new=MAX_NEW, uniforms=draws)
-        same = (ids.numpy()[:, : case.samples.ids.shape[1]] == case.samples.ids).all(1).mean()
-        assert same > 0.98, f"only {same:.1%} of the samples are the same in both engines"
-
-        def generation(step: Any = None, module: Minimal = module, prompts: Any = prompts, draws: Any = draws) -> Any:
-            return sample(module, prompts, group=GROUP, max_new=MAX_NEW, uniforms=draws, forward=step)
-
-        pieces |= {f"{name} generation": generation, f"{name} update": updater(module, case.packed, case.coefficients)}
-        if not all_of_it:
-            continue
-        quick, whole = torch.compile(module, dynamic=True), torch.compile(module)
-        reference = Reference(name)
-        pieces |= {
-            f"{name} generation compiled": lambda quick=quick, generation=generation: generation(quick),
-            f"{name} update compiled": updater(module, case.packed, case.coefficients, whole),
-            f"{name} generation transformers": lambda r=reference, p=prompts, d=draws: r.sample(p, d, GROUP),
-            f"{name} update transformers": reference.updater(case.packed, case.coefficients),
-        }
+        add(case, module, "", partial(sample, module, *read), updater(module, *data))
+        if all_of_it:
+            quick, whole = torch.compile(module, dynamic=True), torch.compile(module)
+            add(case, module, " compiled", partial(sample, module, *read, quick), updater(module, *data, whole))
+            reference = Reference(name)
+            add(case, reference, " transformers", partial(reference.sample, *read), reference.updater(*data))
     return pieces
 
 
@@ -137,40 +155,45 @@ def rows_of(taken: dict[str, list[float]]) -> list[dict[str, Any]]:
     """One row an engine, base and kind of work."""
     rows = []
     for base in BASES:
-        case = Case(base)
+        tokens = Case(base).tokens
         for kind in TARGETS:
             mine = taken[f"{OURS} {base} {kind}"]
             for told, key in {
                 OURS: f"{OURS} {base} {kind}",
                 STOCK: f"{STOCK} {base} {kind}",
                 KEPT: f"{KEPT} {base} {kind}",
-                "torch, compiled": f"{STOCK} {base} {kind} compiled",
+                COMPILED: f"{STOCK} {base} {kind} compiled",
                 "transformers": f"{STOCK} {base} {kind} transformers",
             }.items():
                 seconds = record.median(taken[key])
+                ratios = [theirs / own for theirs, own in zip(taken[key], mine, strict=True)]
                 rows.append(
                     {
                         "base": base,
                         "work": kind,
                         "engine": told,
                         "cpu_ms": record.significant(seconds * 1e3),
-                        "tokens_per_s": round(case.tokens[kind] / seconds),
+                        "tokens_per_s": round(tokens[kind] / seconds),
                         "numpy_faster": record.significant(record.ratio(taken[key], mine), 3),
+                        "lowest": record.significant(min(ratios), 3),
+                        "highest": record.significant(max(ratios), 3),
                     }
                 )
     return rows
 
 
 def limits_of(taken: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """How much of the machine's measured peak the engine uses, and where the rest goes."""
+    """How much of the machine's measured peak the engine uses, and where its time goes."""
     peak = 2 * PEAK_SIDE**3 / min(taken[f"{OURS} peak"])
     limits = []
     for base in BASES:
-        case = Case(base)
-        done, where = flops(case), shares(case)
+        done = flops(Case(base))
         for kind in TARGETS:
-            whole = record.median(taken[f"{OURS} {base} {kind}"])
-            alone = record.median(taken[f"{OURS} {base} {kind} products"])
+            key = f"{OURS} {base} {kind}"
+            whole = record.median(taken[key])
+            alone = {name.removeprefix(f"{key}: "): seconds for name, seconds in taken.items() if f"{key}: " in name}
+            shares = {part: 1 / record.ratio(taken[key], seconds) for part, seconds in alone.items()}
+            products = shares.pop(PRODUCTS)
             limits.append(
                 {
                     "base": base,
@@ -178,18 +201,37 @@ def limits_of(taken: dict[str, list[float]]) -> list[dict[str, Any]]:
                     "gflops": record.significant(done[kind] / whole / 1e9, 3),
                     "peak_gflops": record.significant(peak / 1e9, 3),
                     "of_peak": record.significant(done[kind] / whole / peak, 3),
-                    "products": record.significant(alone / whole, 3),
-                    "shares": {name: record.significant(share, 2) for name, share in where[kind].items()},
+                    "products": record.significant(products, 3),
+                    "products_of_peak": record.significant(done[kind] / whole / peak / products, 3),
+                    "shares": {name: record.significant(share, 2) for name, share in shares.items()},
+                    "unaccounted": record.significant(1 - products - sum(shares.values()), 2),
                 }
             )
     return limits
 
 
+def show(rows: list[dict[str, Any]], limits: list[dict[str, Any]]) -> None:
+    """Print the tables."""
+    told = ("base", "work", "engine", "cpu_ms", "tokens_per_s", "numpy_faster", "lowest", "highest")
+    record.show(
+        "One thread, CPU-seconds",
+        ("base", "work", "engine", "ms", "tokens/s", "numpy is faster by", "lowest", "highest round"),
+        [[row[key] for key in told] for row in rows],
+    )
+    parted = [", ".join(f"{name} {share:.0%}" for name, share in row["shares"].items()) for row in limits]
+    told = ("base", "work", "gflops", "peak_gflops", "of_peak", "products", "products_of_peak", "unaccounted")
+    record.show(
+        "The numpy engine and the machine's peak (a product of large matrices, one thread)",
+        ("base", "work", "GFLOP/s", "peak", "of peak", "products", "their peak", "unaccounted", "the rest"),
+        [[*(row[key] for key in told), rest] for row, rest in zip(limits, parted, strict=True)],
+    )
+
+
 def main() -> None:
-    """Print the tables and write them."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--child", choices=(OURS, STOCK, KEPT))
+    """Measure, print, write."""
+    parser = record.options(__doc__)
+    parser.add_argument("--rounds", type=record.count, default=15)
+    parser.add_argument("--child", choices=(OURS, STOCK, KEPT), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
         child(asked.child)
@@ -200,23 +242,10 @@ def main() -> None:
             stack.enter_context(turns.Worker(f"{kind} ", [__file__, "--child", kind])) for kind in (OURS, STOCK, KEPT)
         ]
         taken = turns.taken(workers, rounds=asked.rounds)
-    with single_thread():
-        rows, limits = rows_of(taken), limits_of(taken)
-    record.show(
-        "One thread, CPU-seconds",
-        ("base", "work", "engine", "ms", "tokens/s", "numpy is faster by"),
-        [(r["base"], r["work"], r["engine"], r["cpu_ms"], r["tokens_per_s"], r["numpy_faster"]) for r in rows],
-    )
-    record.show(
-        "The numpy engine and the machine's peak (a product of large matrices, one thread)",
-        ("base", "work", "GFLOP/s", "peak", "of peak", "its products alone", "the rest"),
-        [
-            (r["base"], r["work"], r["gflops"], r["peak_gflops"], r["of_peak"], r["products"], str(r["shares"]))
-            for r in limits
-        ],
-    )
-    from importlib.metadata import version
-
+    rows, limits = rows_of(taken), limits_of(taken)
+    show(rows, limits)
+    if not record.usual(parser, asked):
+        return
     record.write(
         "engine",
         calibration_s=record.median(taken[record.CALIBRATION]),
@@ -226,6 +255,7 @@ def main() -> None:
         },
         versions={name: version(name) for name in ("torch", "transformers")},
         targets=TARGETS,
+        module=MODULE,
         settings={"prompts": PROMPTS, "group": GROUP, "max_new": MAX_NEW, "family": FAMILY, "rounds": asked.rounds},
         rows=rows,
         limits=limits,
