@@ -1,41 +1,31 @@
 """How well the scheduler fills machines, what staleness buys, and what the controller itself takes, all on simulated machines.
 
-    python benchmarks/schedule.py [--seeds 5] [--steps 54] [--only makespan compared published scale]
+    python benchmarks/schedule.py [--seeds 5] [--steps 54] [--only makespan compared published scale] [--write]
 
 The loop, the workers, the queue in memory and, where pods are rented, the pool are the real ones, on a virtual clock; durations are
-drawn. Prints tables and writes benchmarks/results/schedule.json, of which --only rewrites a part. About five minutes.
+drawn. Prints tables and writes benchmarks/results/schedule.json; with --only and --write the other parts stay as they are there.
+About two minutes.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import record
+from schedule_scale import GROUP, fixed, rented, scale
 
-from nested_rl.compute.provider import Candidate
 from nested_rl.loop import Schedule
-from nested_rl.plan import Assumptions, Guess, Rents, Setting
+from nested_rl.plan import Assumptions, Setting
 from nested_rl.plan.simulate import Simulated, simulate
 
-MACHINES, GROUPS, GROUP = 16, 5, 8
+MACHINES, GROUPS = 16, 5
 USUAL_S, SIGMA = 1200.0, 0.5
 STRAGGLERS = 20
 """One job in so many takes four times as long."""
-SIZES = ((16, 40), (64, 160), (256, 640), (1000, 2504))
-"""Machines, and jobs a step."""
-A40 = Candidate(gpu="NVIDIA A40", gpu_memory_gib=48)
-
-
-def fixed(value: float, unit: str = "s") -> Guess:
-    return Guess.of(value, unit, "this benchmark")
 
 
 def jobs_alone() -> Assumptions:
@@ -44,6 +34,7 @@ def jobs_alone() -> Assumptions:
         job_s={("usual", "*"): fixed(USUAL_S), ("straggler", "*"): fixed(4 * USUAL_S)},
         job_spread=SIGMA,
         baseline_s=0.0,
+        tries=1.0,
         valid=1.0,
         distinct=1.0,
         probe_s=0.0,
@@ -67,15 +58,21 @@ def setting(*, k: int, steps: int, stale: Literal["keep", "drop"] = "keep") -> S
     return Setting(schedule=schedule, families=("a",), bases=bases, machines=MACHINES, job_timeout_s=1e6)
 
 
+@functools.cache
+def alone(k: int, stale: Literal["keep", "drop"], steps: int, seed: int) -> Simulated:
+    """One run of jobs alone; two of the tables show some of the same."""
+    return simulate(setting(k=k, steps=steps, stale=stale), jobs_alone(), seed=seed)
+
+
 def over_bound(found: Simulated) -> float:
     """Makespan by its lower bound, the work by the machines: the longest job is far shorter than that."""
     return found.wall_clock_s / (found.machine_s["busy"] / MACHINES)
 
 
 def makespan(seeds: int, steps: int) -> dict[str, Any]:
-    told, rows = jobs_alone(), []
+    rows = []
     for k in (0, 1, 2, 3):
-        runs = [simulate(setting(k=k, steps=steps), told, seed=seed) for seed in range(seeds)]
+        runs = [alone(k, "keep", steps, seed) for seed in range(seeds)]
         ratios = [over_bound(one) for one in runs]
         rows.append(
             {
@@ -99,26 +96,22 @@ def makespan(seeds: int, steps: int) -> dict[str, Any]:
 
 def compared(seeds: int, steps: int) -> dict[str, Any]:
     """Three ways to treat stale work, on the same draws."""
-    told, rows = jobs_alone(), []
+    rows = []
     ways: Sequence[tuple[str, int, Literal["keep", "drop"]]] = (
         ("synchronous", 0, "keep"),
         ("pacing", 2, "keep"),
         ("dropping what is stale", 2, "drop"),
     )
-    runs = {
-        name: [simulate(setting(k=k, steps=steps, stale=stale), told, seed=seed) for seed in range(seeds)]
-        for name, k, stale in ways
-    }
+    runs = {name: [alone(k, stale, steps, seed) for seed in range(seeds)] for name, k, stale in ways}
     for name, found in runs.items():
         wall = [one.wall_clock_s / base.wall_clock_s for one, base in zip(found, runs["synchronous"], strict=True)]
-        trained = steps * GROUPS * GROUP
         rows.append(
             {
                 "name": name,
                 "wall_clock_by_synchronous": record.median(wall),
-                "trained_by_paid_jobs": record.median([trained / one.jobs for one in found]),
+                "trained_by_paid_jobs": record.median([one.trained_jobs / one.jobs for one in found]),
                 "trained_job_s_by_all": record.median([one.trained_job_s / one.job_s for one in found]),
-                "staleness_max": max(max(one.staleness) for one in found),
+                "staleness_max": max(one.staleness_max for one in found),
             }
         )
     record.show(
@@ -130,30 +123,12 @@ def compared(seeds: int, steps: int) -> dict[str, Any]:
                 f"{r['wall_clock_by_synchronous']:.3f}",
                 f"{r['trained_by_paid_jobs']:.3f}",
                 f"{r['trained_job_s_by_all']:.3f}",
-                f"{r['staleness_max']:.1f}",
+                f"{r['staleness_max']:.0f}",
             )
             for r in rows
         ],
     )
-    return {"steps": steps, "seeds": seeds, "rows": rows}
-
-
-def rented(machines: int, groups: int, steps: int) -> tuple[Setting, Assumptions]:
-    """Pods of one kind under stated assumptions, with boots, refusals and losses."""
-    schedule = Schedule(
-        steps=steps, groups_per_step=groups, group_size=GROUP, max_steps_off_policy=2, order="ready", eval_every=0
-    )
-    bases = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B")
-    asked = Setting(
-        schedule=schedule,
-        families=("a", "b", "c", "d", "e"),
-        bases=bases,
-        scale="full",
-        machines=machines,
-        rents=Rents(candidates=(A40,)),
-        job_timeout_s=5400.0,
-    )
-    return asked, Assumptions.stated("full").with_values(usd_per_hour={A40.name: fixed(0.44, "$/h")})
+    return {"machines": MACHINES, "jobs_a_step": GROUPS * GROUP, "steps": steps, "seeds": seeds, "rows": rows}
 
 
 def published(seeds: int, steps: int) -> dict[str, Any]:
@@ -164,11 +139,13 @@ def published(seeds: int, steps: int) -> dict[str, Any]:
         "jobs": record.median([float(one.jobs) for one in runs]),
         "machine_hours": record.median([one.machine_hours for one in runs]),
         "utilisation": record.median([one.utilisation for one in runs]),
+        "dropped": record.median([float(one.dropped) for one in runs]),
         "staleness_mean": record.median([statistics.fmean(one.staleness) for one in runs]),
+        "staleness_max": max(one.staleness_max for one in runs),
     }
     record.show(
         f"The published setting ({steps} steps, {GROUPS} groups of {GROUP}, 2 steps off-policy, {MACHINES} pods), simulated",
-        ("wall-clock", "jobs", "machine hours", "in use", "staleness"),
+        ("wall-clock", "jobs", "machine hours", "in use", "staleness", "at most"),
         [
             (
                 f"{row['wall_clock_h']:.1f} h",
@@ -176,60 +153,12 @@ def published(seeds: int, steps: int) -> dict[str, Any]:
                 f"{row['machine_hours']:.0f}",
                 f"{row['utilisation']:.1%}",
                 f"{row['staleness_mean']:.2f}",
+                f"{row['staleness_max']:.0f}",
             )
         ],
     )
-    return {"steps": steps, "seeds": seeds, **row}
-
-
-def one_size(machines: int, jobs: int) -> dict[str, float]:
-    """Of this very process, which should have done nothing before."""
-    asked, told = rented(machines, jobs // GROUP, steps=3)
-    before_mb, start_s = _peak_mb(), time.process_time()
-    found = simulate(asked, told)
-    cpu_s, peak_mb = time.process_time() - start_s, _peak_mb()
-    return {
-        "machines": machines,
-        "jobs_a_step": jobs,
-        "jobs": found.jobs,
-        "simulated_s": found.wall_clock_s,
-        "cpu_s": cpu_s,
-        "cores": cpu_s / found.wall_clock_s,
-        "cpu_ms_a_job": 1000 * cpu_s / found.jobs,
-        "peak_mb": peak_mb,
-        "kb_a_job": 1000 * (peak_mb - before_mb) / found.jobs,
-    }
-
-
-def scale(_seeds: int, _steps: int) -> dict[str, Any]:
-    """Each size in a process of its own, for its memory."""
-    rows = [
-        json.loads(
-            subprocess.run(
-                [sys.executable, __file__, "--size", str(machines), str(jobs)],
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-        )
-        for machines, jobs in SIZES
-    ]
-    record.show(
-        "The controller: loop, workers, queue in memory and pool, with the simulated provider's own share; 3 steps",
-        ("machines", "jobs a step", "CPU ms a job", "KB a job", "cores", "peak MB"),
-        [
-            (
-                r["machines"],
-                r["jobs_a_step"],
-                f"{r['cpu_ms_a_job']:.2f}",
-                f"{r['kb_a_job']:.1f}",
-                f"{r['cores']:.5f}",
-                f"{r['peak_mb']:.0f}",
-            )
-            for r in rows
-        ],
-    )
-    return {"rows": rows}
+    asked = {"machines": MACHINES, "groups": GROUPS, "group_size": GROUP, "steps": steps, "seeds": seeds}
+    return {**asked, **row}
 
 
 PARTS: Mapping[str, Callable[[int, int], dict[str, Any]]] = {
@@ -240,13 +169,8 @@ PARTS: Mapping[str, Callable[[int, int], dict[str, Any]]] = {
 }
 
 
-def _peak_mb() -> float:
-    """Of this program alone: what getrusage tells begins with its parent's."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
-
-
 def _kept() -> dict[str, Any]:
+    """The parts as they were written last, each with its own settings."""
     path = record.RESULTS / "schedule.json"
     told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {name: told[name] for name in PARTS if name in told}
@@ -257,23 +181,22 @@ def _ratios(parts: Mapping[str, Any]) -> dict[str, float]:
     ratios = {f"makespan by bound, K = {r['k']}": r["ratio"] for r in parts.get("makespan", {}).get("rows", ())}
     for row in parts.get("compared", {}).get("rows", ()):
         ratios[f"wall-clock of {row['name']} by synchronous"] = row["wall_clock_by_synchronous"]
-    rows = parts.get("scale", {}).get("rows", ())
-    if rows:
-        ratios["CPU a job, 1,000 machines by 16"] = rows[-1]["cpu_ms_a_job"] / rows[0]["cpu_ms_a_job"]
+    if "scale" in parts:
+        ratios["CPU a job, 1,000 machines by 16"] = parts["scale"]["most_by_least"]["cpu_ms_a_job"]
+        ratios["memory a job, 1,000 machines by 16"] = parts["scale"]["most_by_least"]["kb_a_job"]
     return ratios
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=54)
+    parser = record.options(__doc__)
+    parser.add_argument("--seeds", type=record.count, default=5)
+    parser.add_argument("--steps", type=record.count, default=54)
     parser.add_argument("--only", nargs="*", choices=tuple(PARTS), default=tuple(PARTS))
-    parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.size:
-        print(json.dumps(one_size(*asked.size)))
+    made = {name: PARTS[name](asked.seeds, asked.steps) for name in asked.only}
+    if not record.usual(parser, asked):
         return
-    parts = {**_kept(), **{name: PARTS[name](asked.seeds, asked.steps) for name in asked.only}}
+    parts = {**_kept(), **made}
     taken = record.interleaved({"published setting": lambda: simulate(*rented(MACHINES, GROUPS, 8))}, rounds=3)
     record.write(
         "schedule",

@@ -134,6 +134,19 @@ def test_dropping_what_is_stale_costs_more_jobs():
     assert keep.dropped == 0
     assert drop.dropped > 0
     assert drop.jobs > keep.jobs == 240
+    assert drop.trained_jobs == keep.trained_jobs == 240
+
+
+def test_equal_jobs_are_trained_on_once():
+    found = simulate(setting(machines=4, steps=40), told(distinct=0.5))
+    assert found.trained_jobs == found.jobs < found.episodes
+
+
+def test_the_stalest_group_is_told_beside_the_means_of_the_steps():
+    asked = {"machines": 8, "steps": 30, "groups_per_step": 2, "max_steps_off_policy": 1, "order": "ready"}
+    keep, drop = (simulate(setting(stale=stale, **asked), told(job_spread=1.0)) for stale in ("keep", "drop"))
+    assert drop.staleness_max == 1
+    assert keep.staleness_max > max(keep.staleness) > 1
 
 
 def test_assumptions_at_their_dearer_end_cost_more():

@@ -31,8 +31,8 @@ class PaperRun(RunDir):
         super().__init__(path)
         self.journal, self.costs_log, self.metrics_log = (PaperLog(path / name) for name in ("j", "c", "m"))
         self.episodes_written = 0
-        self.job_s: dict[int, list[float]] = defaultdict(list)
-        """Seconds of the jobs of each group that was trained or dropped, for whoever asks whom a schedule favours."""
+        self.job_s: dict[int, dict[str, float]] = defaultdict(dict)
+        """Seconds of the jobs of each group that was trained or dropped, by their keys: two episodes may have handed in the same."""
         self._evals: dict[str, dict[str, JSON]] = {}
 
     @property
@@ -62,8 +62,8 @@ class PaperRun(RunDir):
         under: str = "episodes",
     ) -> None:
         self.episodes_written += 1
-        if under == "episodes" and episode.result is not None:
-            self.job_s[episode.group].append(episode.result.seconds)
+        if under == "episodes" and episode.result is not None and not episode.masked:
+            self.job_s[episode.group][episode.job_key] = episode.result.seconds
 
     def read_episode(self, group: int, member: int, *, under: str = "episodes") -> Episode | None:  # noqa: ARG002
         return None

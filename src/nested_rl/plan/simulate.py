@@ -19,6 +19,7 @@ from nested_rl.clock import VirtualClock
 from nested_rl.compute.pool_costs import by_kind
 from nested_rl.errors import SupervisionError
 from nested_rl.loop import Loop, Schedule
+from nested_rl.metrics import mean
 from nested_rl.plan.figures import Assumptions, End
 from nested_rl.plan.fleet import PlanQueue, Pods, Rents, Slots
 from nested_rl.plan.paper import PaperRun
@@ -76,11 +77,15 @@ class Simulated:
     pods: int
     pods_usd: float
     spent: Spent
+    trained_jobs: int
+    """Of the `jobs`, those of groups that an update was made of."""
     trained_job_s: float
     """Of the jobs that were trained on, the mean; `job_s` is that of all, so that less means a schedule that favours the fast."""
     job_s: float
     staleness: tuple[float, ...] = field(repr=False)
     """Of each step, the mean."""
+    staleness_max: float
+    """Of any group that was trained on."""
 
     @property
     def machine_hours(self) -> float:
@@ -237,6 +242,7 @@ class _Run:
 
     def found(self) -> Simulated:
         machine_s, usd, pods = self._machine_s()
+        trained, everything = (list(self._job_s(trained=only).values()) for only in (True, False))
         return Simulated(
             wall_clock_s=self.wall_clock_s,
             jobs=self.told["job.done"],
@@ -247,15 +253,18 @@ class _Run:
             pods=pods,
             pods_usd=usd,
             spent=self.spent,
-            trained_job_s=self._mean_job_s(trained=True),
-            job_s=self._mean_job_s(trained=False),
+            trained_jobs=len(trained),
+            trained_job_s=mean(trained),
+            job_s=mean(everything),
             staleness=tuple(row["staleness/mean"] for row in self.rows),
+            staleness_max=max((row["staleness/max"] for row in self.rows), default=0.0),
         )
 
-    def _mean_job_s(self, *, trained: bool) -> float:
+    def _job_s(self, *, trained: bool) -> dict[str, float]:
+        """Seconds of each job, by its key."""
         groups = {int(i) for event in self.run.events("step.done") for i in event["groups"]} if trained else None
-        found = [s for group, of in self.run.job_s.items() if groups is None or group in groups for s in of]
-        return sum(found) / len(found) if found else 0.0
+        of_groups = [of for group, of in self.run.job_s.items() if groups is None or group in groups]
+        return {key: seconds for of in of_groups for key, seconds in of.items()}
 
     def _machine_s(self) -> tuple[dict[str, float], float, int]:
         """Seconds by purpose, dollars, and how many there were."""
