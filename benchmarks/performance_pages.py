@@ -269,26 +269,43 @@ def outer_verdict(found: Results) -> str:
 
 
 def queue_tables(found: Results) -> list[str]:
-    rates = [(r["queue"], r["processes"], r["jobs_per_s"]) for r in found["rows"]]
-    depths = [(f"{r['waiting']:,}", r["cpu_ms"]) for r in found["depths"]]
+    rates = [
+        (
+            r["queue"],
+            r["processes"],
+            f"{r['waits_a_job']:g}",
+            f"{r['jobs_per_s']:,g}",
+            f"{r['ratio']:g} × {r['by']}" if r["by"] else "",
+        )
+        for r in found["rows"]
+    ]
+    depths = [(f"{r['waiting']:,}", r["wall_ms"], r["cpu_ms"]) for r in found["depths"]]
+    settings = found["settings"]
     return [
-        table(("queue", "processes", "jobs put, leased and finished, a second"), rates),
-        table(("jobs waiting", "CPU-ms of a lease"), depths),
+        table(("queue", "processes", "waits for the disk a job", "jobs a second", "compared with"), rates),
+        (
+            f"A lease, with {settings['done']:,} jobs done and {settings['running']} running besides; medians over {settings['leases']} "
+            f"different jobs in each of {settings['rounds']} rounds. For every job that is leased a new one is put."
+        ),
+        table(("jobs waiting", "wall-clock ms of a lease", "CPU-ms"), depths),
     ]
 
 
 def queue_verdict(found: Results) -> str:
-    return listed(
-        [
-            judged(
-                "a lease with 100,000 jobs waiting by one with 10",
-                found["ratios"]["lease, by depth"],
-                found["target"],
-                least=False,
-                unit="×",
-            )
-        ]
+    few, many = (f"{r['waiting']:,}" for r in found["depths"])
+    alone = {r["queue"]: r for r in found["rows"] if r["processes"] == 1}
+    without, json_ms, threads_ms = 1e3 / alone["nested_rl, not synced"]["jobs_per_s"], found["apart"]["json_ms"], found["apart"]["threads_ms"]  # fmt: skip
+    waits = 1e3 / alone["nested_rl"]["jobs_per_s"] - without
+    limit = (
+        f"What limits it next. With one process a job takes {waits + without:.2f} ms: {waits:.2f} ms for the disk; of the rest, measured "
+        f"apart, {json_ms:.2f} ms to write, redact, read and check its JSON, and {threads_ms:.2f} ms to change threads for the two waits. "
+        f"litequeue, which neither waits nor checks what it is given, takes {1e3 / alone['litequeue']['jobs_per_s']:.2f} ms in all. Several processes wait for "
+        "each other: SQLite has one place for a writer. A run has one controller, so one process is the usual case."
     )
+    target = judged(
+        f"a lease with {many} jobs waiting by one with {few}", found["ratios"]["lease, by depth"], found["target"], least=False, unit="×"
+    )  # fmt: skip
+    return f"{listed([target])}\n\n{limit}"
 
 
 def transfer_tables(found: Results) -> list[str]:
@@ -328,6 +345,10 @@ def scoring_tables(found: Results) -> list[str]:
     ]
 
 
+FLAT = 1.25
+"""What a job takes with the most machines by what it takes with the fewest: up to here it is called flat."""
+
+
 def schedule_tables(found: Results) -> list[str]:
     makespan = [(r["k"], f"{r['ratio']:.2f}", f"{r['lowest']:.2f} to {r['highest']:.2f}", f"{r['staleness_mean']:.1f}") for r in found["makespan"]["rows"]]  # fmt: skip
     compared = [
@@ -336,48 +357,112 @@ def schedule_tables(found: Results) -> list[str]:
             f"{r['wall_clock_by_synchronous']:.2f}",
             f"{r['trained_by_paid_jobs']:.2f}",
             f"{r['trained_job_s_by_all']:.2f}",
-            f"{r['staleness_max']:.1f}",
+            f"{r['staleness_max']:.0f}",
         )
         for r in found["compared"]["rows"]
     ]
-    scale = [
-        (
-            r["machines"],
-            r["jobs_a_step"],
-            r["jobs"],
-            f"{r['cpu_ms_a_job']:.2f}",
-            f"{r['peak_mb']:.0f}",
-            f"{r['kb_a_job']:.1f}",
-        )
-        for r in found["scale"]["rows"]
-    ]
     return [
+        _schedule_setting("Jobs alone", found["makespan"]),
         table(
             ("steps off-policy", "wall-clock by the lower bound", "lowest to highest seed", "mean staleness"), makespan
         ),
+        _schedule_setting("Three ways with stale work, on the same draws", found["compared"]),
         table(
             (
                 "schedule",
                 "wall-clock by synchronous",
                 "trained by paid jobs",
-                "seconds of a trained job by a paid one",
-                "largest staleness",
+                "mean seconds of a trained job by all jobs'",
+                "largest staleness of a group",
             ),
             compared,
         ),
-        table(("machines", "jobs a step", "jobs", "controller's CPU-ms a job", "peak MB", "kB a job"), scale),
+        *_published_tables(found["published"]),
+        *_scale_tables(found["scale"]),
+    ]
+
+
+def _schedule_setting(what: str, part: Results) -> str:
+    machines, jobs, steps, seeds = (part[key] for key in ("machines", "jobs_a_step", "steps", "seeds"))
+    return f"{what}: {machines} machines, {jobs} jobs a step, {steps} steps, {seeds} seeds."
+
+
+def _published_tables(part: Results) -> list[str]:
+    row = (
+        f"{part['wall_clock_h']:.1f}",
+        f"{part['jobs']:,.0f}",
+        f"{part['machine_hours']:.0f}",
+        f"{part['utilisation']:.0%}",
+        f"{part['dropped']:.0f}",
+        f"{part['staleness_mean']:.1f}",
+        f"{part['staleness_max']:.0f}",
+    )
+    headings = (
+        "wall-clock, h", "jobs", "pod hours", "of them with a job", "groups dropped", "mean staleness", "largest staleness",
+    )  # fmt: skip
+    return [
+        (
+            f"The setting of the published run: {part['machines']} rented pods, {part['steps']} steps, {part['groups']} groups of "
+            f"{part['group_size']}, medians of {part['seeds']} seeds. The times are assumed, as a plan at full scale assumes them; what the "
+            "schedule makes of them is simulated."
+        ),
+        table(headings, [row]),
+    ]
+
+
+def _scale_tables(part: Results) -> list[str]:
+    rows = [
+        (
+            f"{r['machines']:,.0f}",
+            f"{r['jobs_a_step']:,.0f}",
+            f"{r['jobs']:,.0f}",
+            f"{r['cpu_ms_a_job']:.2f}",
+            f"{r['choosing_ms_a_job']:.2f}",
+            f"{r['peak_mb']:.0f}",
+            f"{r['kb_a_job']:.1f}",
+        )
+        for r in part["rows"]
+    ]
+    headings = (
+        "machines", "jobs a step", "jobs", "controller's CPU-ms a job", "of it the pool's choosing", "peak MB", "kB a job",
+    )  # fmt: skip
+    return [
+        f"The controller by the number of its machines: {part['steps']} steps, each size the median of {part['runs']} runs.",
+        table(headings, rows),
     ]
 
 
 def schedule_verdict(found: Results) -> str:
-    makespan = next(r["ratio"] for r in found["makespan"]["rows"] if r["k"] == 2)
-    most = found["scale"]["rows"][-1]
-    return listed(
-        [
-            judged("Wall-clock by the lower bound, 2 steps off-policy", makespan, 1.10, least=False),
-            judged(f"Cores for {most['machines']:,} machines", most["cores"], 1.0, least=False),
-            judged(f"Memory for {most['machines']:,} machines", most["peak_mb"], 500, least=False, unit=" MB"),
-        ]
+    makespan = {r["k"]: r["ratio"] for r in found["makespan"]["rows"]}
+    by, least, most = found["scale"]["most_by_least"], found["scale"]["rows"][0], found["scale"]["rows"][-1]
+    sizes = f"with {most['machines']:,.0f} machines by that with {least['machines']:,.0f}"
+    sentences = [
+        judged("Wall-clock by the lower bound, 2 steps off-policy", makespan[2], 1.10, least=False),
+        judged(f"Cores for {most['machines']:,.0f} machines", most["cores"], 1.0, least=False),
+        judged(f"Memory for {most['machines']:,.0f} machines", most["peak_mb"], 500, least=False, unit=" MB"),
+        judged(f"CPU of a job {sizes} (flat is 1)", by["cpu_ms_a_job"], FLAT, least=False, unit="×"),
+        judged(f"Memory of a job {sizes} (flat is 1)", by["kb_a_job"], FLAT, least=False, unit="×"),
+    ]
+    if by["cpu_ms_a_job"] > FLAT:
+        more, chosen = (most[key] - least[key] for key in ("cpu_ms_a_job", "choosing_ms_a_job"))
+        without = [r["cpu_ms_a_job"] - r["choosing_ms_a_job"] for r in (most, least)]
+        sentences.append(
+            f"Of the {more:.2f} CPU-ms that a job takes more, {chosen:.2f} are the pool's choosing: whenever something changes it goes "
+            f"through all pods and all who wait for one. Without that a job takes {without[0] / without[1]:.2f}×; to get there the pool "
+            "would have to keep its pods by their state."
+        )
+    third = 1 - makespan[3] / makespan[2]
+    limit = f"What limits it next. A third step off-policy takes {third:.1%} off the wall-clock: machines do not wait for staleness then."
+    return "\n\n".join([listed(sentences), _dropping(found["compared"]), limit if third < 0.01 else ""]).rstrip()
+
+
+def _dropping(part: Results) -> str:
+    """What it costs, when it costs anything."""
+    row = next(r for r in part["rows"] if r["name"].startswith("dropping"))
+    lost, shorter = 1 - row["trained_by_paid_jobs"], 1 - row["trained_job_s_by_all"]
+    return (
+        f"Dropping: {lost:.0%} of the paid jobs are not trained on, and the jobs that are trained on are {shorter:.0%} shorter than all "
+        "on average, since a group is stale when one of its jobs was slow."
     )
 
 
@@ -440,34 +525,26 @@ SECTIONS: Sequence[Section] = (
         command=f"{BENCH}/queue_rates.py",
         what=(
             "Jobs of 1 KB put, leased and finished by 1, 4 and 16 processes on one file, beside two well-known queues on SQLite. They do not "
-            "promise the same: here what was put and what was finished is on the disk when the call returns (“not synced” is without that wait), a "
-            "lease that runs out is handed on, a job has one key and one result. persist-queue keeps its items in hand in memory, so it is asked by "
-            "one process only."
+            "promise the same. What was put and what was finished here is on the disk when the call returns (“not synced” is without that wait); "
+            "persist-queue waits for the disk with its leases too, litequeue never does, so each is compared with ours that waits, or does not, "
+            "as it does. Besides, a lease that runs out is handed on here, and a job has one key and one result. persist-queue keeps its items "
+            "in hand in memory, so it is asked by one process only."
         ),
         tables=queue_tables,
         verdict=queue_verdict,
-        limit=(
-            "What limits it next. One process waits for the disk, twice a job, and without that changes threads for the wait and checks its JSON in "
-            "both directions, which litequeue leaves to the caller. Many processes wait for each other: SQLite has one place for a writer. A run has "
-            "one controller, so one process is the usual case, and its jobs take longer than this by far."
-        ),
     ),
     Section(
         source="schedule",
         title="The schedule",
         command="python benchmarks/schedule.py",
         what=(
-            "The real loop, workers, queue in memory and pool on simulated machines and a clock that jumps. 16 machines, 40 jobs a step; a job's time "
-            "is log-normal (σ = 0.5), and every twentieth takes four times as long; nothing else takes time. The lower bound is all work by the "
-            "machines. Then three ways with stale work on the same draws. Then the controller alone on simulated pods, with boots, refusals and "
-            "losses, two steps off-policy: CPU and memory of the whole program, the simulated provider's share included."
+            "The real loop, workers, queue in memory and pool on simulated machines and a clock that jumps. First jobs alone: a job's time is "
+            "log-normal (σ = 0.5), every twentieth takes four times as long, and nothing else takes time. The lower bound is all work by the "
+            "machines. Then simulated pods, with boots, refusals and losses, two steps off-policy; the controller's CPU and memory are those of "
+            "the whole program, the simulated provider's share included, without what loading it takes."
         ),
         tables=schedule_tables,
         verdict=schedule_verdict,
-        limit=(
-            "Dropping costs twice: jobs that were paid and not trained on, and it is the slow ones that go. What limits it next: with 1,000 pods "
-            "the pool looks at each of them whenever one changes while jobs wait, most of all while all of them come up."
-        ),
     ),
     Section(
         source="transfer",
