@@ -2,7 +2,7 @@
 
     python benchmarks/performance.py [--check]
 
-Tables and verdicts come from the files; what limits a thing next is told in `performance_pages.py`. `--check` changes nothing and
+Tables and verdicts come from the files; what limits a thing next is told in `pages/`. `--check` changes nothing and
 exits with 1 when the page is not what the results say.
 """
 
@@ -13,7 +13,8 @@ import json
 import sys
 from pathlib import Path
 
-from performance_pages import SECTIONS, Section
+from pages import SECTIONS
+from pages.section import Section
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 RESULTS = Path(__file__).parent / "results"

@@ -11,6 +11,7 @@ back, and there again, beside scp. Writes benchmarks/results/transfer.json.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import json
 import os
@@ -65,7 +66,8 @@ class Counter:
     async def through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         there, back = await asyncio.open_connection("127.0.0.1", self.port)
-        await asyncio.gather(self._pass(reader, back, "sent"), self._pass(there, writer, "received"))
+        with contextlib.suppress(asyncio.CancelledError):  # the end of the relay
+            await asyncio.gather(self._pass(reader, back, "sent"), self._pass(there, writer, "received"))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
         try:

@@ -116,7 +116,7 @@ def test_a_comparison_with_nothing_is_an_error(tmp_path, monkeypatch):
 
 
 def test_a_target_that_is_missed_is_said():
-    from performance_pages import judged
+    from pages.section import judged
 
     assert judged("speed", 2.5, 2.0, least=True, unit="×") == "speed: at least 2× wanted, 2.5× measured, met."
     assert "**not met**" in judged("speed", 1.9, 2.0, least=True)
