@@ -22,7 +22,7 @@ from pool_play import A40, A5000, ANY, BIG, R4090, Direct, Fleet, Killed, Lines
 
 from nested_rl.compute import pool_roster
 from nested_rl.compute.pool_costs import ENDING_S, LATE_S
-from nested_rl.compute.pool_roster import BEAT_S
+from nested_rl.compute.pool_roster import BEAT_S, State
 from nested_rl.compute.pool_terms import Terms
 from nested_rl.errors import NestedRLError
 from nested_rl.waiting import within
@@ -172,6 +172,15 @@ class Stories(RuleBasedStateMachine):
         assert self.fleet.fake.most <= MOST
         assert not self.fleet.twice
         assert not [name for name, times in self.fleet.finished.items() if times > 1]
+
+    @invariant()
+    def each_pod_is_found_by_its_state(self):
+        roster = self.pool.roster
+        for state in State:
+            assert {str(pod.name) for pod in roster.of({state})} == {
+                name for name, pod in roster.pods.items() if pod.state is state
+            }
+        assert roster.number() == len(roster.alive()) == sum(pod.alive for pod in roster.pods.values())
 
     def teardown(self):
         try:

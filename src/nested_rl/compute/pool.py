@@ -311,9 +311,9 @@ class PodPool(ComputeBackend):
     def _hand_out(self) -> None:
         if not self._waiters:
             return
-        free = [p for p in self.roster.alive() if p.state is State.READY and not p.leave.is_set()]
+        free = [p for p in self.roster.of({State.READY}) if not p.leave.is_set()]
         free = [p for p in free if p.line is not None and p.line.connected]
-        for waiter in list(self._waiters):
+        for waiter in list(self._waiters) if free else ():
             fitting = [pod for pod in free if waiter.need.fits(pod.candidate.offer)]
             if fitting and not waiter.pod.done():
                 # The cheapest that will do; of those the one that was used last, so that the others may be let go.
@@ -327,9 +327,9 @@ class PodPool(ComputeBackend):
     def _grow(self) -> None:
         if not self._waiters:
             return
-        alive, hopeless = self.roster.alive(), set[Need]()
-        coming = [pod for pod in alive if pod.state in COMING and not pod.called_off]
-        asked = {pod.candidate for pod in alive if pod.state in (State.INTENT, State.CREATING)}
+        hopeless = set[Need]()
+        coming = [pod for pod in self.roster.of(COMING) if not pod.called_off]
+        asked = {pod.candidate for pod in self.roster.of({State.INTENT, State.CREATING})}
         for waiter in self._waiters:
             expected = next((pod for pod in coming if waiter.need.fits(pod.candidate.offer)), None)
             if expected is not None:
@@ -339,21 +339,22 @@ class PodPool(ComputeBackend):
             elif (candidate := self.market.choose(waiter.need, asked=asked)) is None:
                 hopeless.add(waiter.need)  # what was asked for in this round makes it no better
             else:
-                if len(alive) >= self._max_machines:
-                    self._make_room(alive)
+                if self.roster.number() >= self._max_machines:
+                    self._make_room()
                     return
                 try:
-                    alive.append(self._new(candidate, job=waiter.job))
+                    self._new(candidate, job=waiter.job)
                 except BudgetExceeded as error:  # those that are there may go on
                     self._give_up(error)
                     return
                 asked.add(candidate)
 
-    def _make_room(self, alive: Sequence[Rented]) -> None:
+    def _make_room(self) -> None:
         """A free pod that fits nobody who waits makes room for one that does."""
-        free = [pod for pod in alive if pod.state is State.READY and not pod.leave.is_set()]
-        leaving = [p for p in alive if p.leave.is_set() or p.state in (State.DRAINING, State.TERMINATING, State.LOST)]
-        if free and not leaving:
+        free = [pod for pod in self.roster.of({State.READY}) if not pod.leave.is_set()]
+        if not free or self.roster.of({State.DRAINING, State.TERMINATING, State.LOST}):
+            return
+        if not any(pod.leave.is_set() for pod in self.roster.alive()):
             min(free, key=lambda pod: pod.since_s).retire("it makes room for another kind")
 
     def _new(self, candidate: Candidate, *, job: str) -> Rented:

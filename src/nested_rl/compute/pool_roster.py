@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, runtime_checkable
@@ -153,6 +153,7 @@ class Roster:
     def __init__(self, lines: Lines, *, clock: Clock) -> None:
         self.pods: dict[str, Rented] = {}
         self._alive: dict[str, Rented] = {}
+        self._in: dict[State, dict[str, Rented]] = {state: {} for state in State}
         self._news: list[Rented] = []
         self.ledger = ""
         self._lines, self._clock = lines, clock
@@ -176,6 +177,14 @@ class Roster:
         """Every pod that may cost money."""
         return list(self._alive.values())
 
+    def number(self) -> int:
+        """How many may cost money."""
+        return len(self._alive)
+
+    def of(self, states: Container[State]) -> list[Rented]:
+        """Those in these states, without a look at all others: of a thousand pods most are at work."""
+        return [pod for state in State if state in states for pod in self._in[state].values()]
+
     def news(self) -> list[Rented]:
         """Those that are in a new state since this was last asked."""
         news, self._news = self._news, []
@@ -191,7 +200,7 @@ class Roster:
         told = {"candidate": serialize.to_json(candidate), "usd_per_hour": usd_per_hour}
         told |= {} if alone_s is None else {"alone_s": alone_s}
         self._write(pod, self._line(pod, State.INTENT, told))
-        self.pods[str(name)] = self._alive[str(name)] = pod
+        self.pods[str(name)] = self._alive[str(name)] = self._in[State.INTENT][str(name)] = pod
         return pod
 
     def move(self, pod: Rented, state: State, *, must: bool = True, **fields: JSON) -> None:
@@ -210,12 +219,15 @@ class Roster:
         self._became(pod, state)
 
     def _became(self, pod: Rented, state: State) -> None:
+        name = str(pod.name)
+        self._in[pod.state].pop(name, None)
         pod.state = state
+        self._in[state][name] = pod
         self._news.append(pod)
         if pod.alive:
-            self._alive[str(pod.name)] = pod  # one that was gone may turn up again
+            self._alive[name] = pod  # one that was gone may turn up again
         else:
-            self._alive.pop(str(pod.name), None)
+            self._alive.pop(name, None)
 
     def known(self, pod: Rented, made: Pod) -> None:
         """What the provider says of it: its id, and what it costs now."""
@@ -250,7 +262,7 @@ class Roster:
         assert isinstance(self._lines, Rewritable)
         for name, pod in list(self.pods.items()):
             if not pod.alive and not pod.id and self.now > pod.name.deadline + LATE_S:
-                del self.pods[name]
+                del self.pods[name], self._in[pod.state][name]
             elif not pod.alive and closed(pod):
                 pod.lines = folded(pod.lines)
         rows = self.lines()
