@@ -153,7 +153,7 @@ class Roster:
     def __init__(self, lines: Lines, *, clock: Clock) -> None:
         self.pods: dict[str, Rented] = {}
         self._alive: dict[str, Rented] = {}
-        self._in: dict[State, dict[str, Rented]] = {state: {} for state in State}
+        self._in: dict[State, dict[str, Rented]] = {state: {} for state in State if state is not State.GONE}
         self._news: list[Rented] = []
         self.ledger = ""
         self._lines, self._clock = lines, clock
@@ -182,8 +182,8 @@ class Roster:
         return len(self._alive)
 
     def of(self, states: Container[State]) -> list[Rented]:
-        """Those in these states, without a look at all others: of a thousand pods most are at work."""
-        return [pod for state in State if state in states for pod in self._in[state].values()]
+        """Those of `alive` in these states, without a look at all others: of a thousand pods most are at work."""
+        return [pod for state, pods in self._in.items() if state in states for pod in pods.values()]
 
     def news(self) -> list[Rented]:
         """Those that are in a new state since this was last asked."""
@@ -220,12 +220,12 @@ class Roster:
 
     def _became(self, pod: Rented, state: State) -> None:
         name = str(pod.name)
-        self._in[pod.state].pop(name, None)
+        if pod.alive:
+            self._in[pod.state].pop(name, None)
         pod.state = state
-        self._in[state][name] = pod
         self._news.append(pod)
         if pod.alive:
-            self._alive[name] = pod  # one that was gone may turn up again
+            self._alive[name] = self._in[state][name] = pod  # one that was gone may turn up again
         else:
             self._alive.pop(name, None)
 
@@ -262,7 +262,7 @@ class Roster:
         assert isinstance(self._lines, Rewritable)
         for name, pod in list(self.pods.items()):
             if not pod.alive and not pod.id and self.now > pod.name.deadline + LATE_S:
-                del self.pods[name], self._in[pod.state][name]
+                del self.pods[name]
             elif not pod.alive and closed(pod):
                 pod.lines = folded(pod.lines)
         rows = self.lines()
