@@ -313,7 +313,9 @@ class PodPool(ComputeBackend):
             return
         free = [p for p in self.roster.of({State.READY}) if not p.leave.is_set()]
         free = [p for p in free if p.line is not None and p.line.connected]
-        for waiter in list(self._waiters) if free else ():
+        if not free:  # the usual case, and those who wait may be many
+            return
+        for waiter in list(self._waiters):
             fitting = [pod for pod in free if waiter.need.fits(pod.candidate.offer)]
             if fitting and not waiter.pod.done():
                 # The cheapest that will do; of those the one that was used last, so that the others may be let go.
@@ -339,7 +341,7 @@ class PodPool(ComputeBackend):
             elif (candidate := self.market.choose(waiter.need, asked=asked)) is None:
                 hopeless.add(waiter.need)  # what was asked for in this round makes it no better
             else:
-                if self.roster.number() >= self._max_machines:
+                if len(self.roster.alive()) >= self._max_machines:
                     self._make_room()
                     return
                 try:

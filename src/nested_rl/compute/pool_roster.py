@@ -177,10 +177,6 @@ class Roster:
         """Every pod that may cost money."""
         return list(self._alive.values())
 
-    def number(self) -> int:
-        """How many may cost money."""
-        return len(self._alive)
-
     def of(self, states: Container[State]) -> list[Rented]:
         """Those of `alive` in these states, without a look at all others: of a thousand pods most are at work."""
         return [pod for state, pods in self._in.items() if state in states for pod in pods.values()]
